@@ -1,0 +1,118 @@
+//! `tidegate run`: the daemon.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+
+use super::EXIT_USAGE;
+use super::output::{chain, err};
+use crate::app::App;
+use crate::config::{self, Config, Paths};
+use crate::runtime::clock::SystemClock;
+use crate::runtime::telemetry;
+
+/// The configuration that the gateway started with last, in its data directory.
+const LAST_GOOD: &str = "last-good.toml";
+
+/// Reads and checks the whole configuration.
+pub(super) fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
+    let system = rustix::system::uname();
+    let hostname = system.nodename().to_string_lossy();
+    let paths = if path == Paths::default().file { Paths::default() } else { Paths::named(path) };
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let config = config::load(&paths, std::env::vars_os().filter_map(text), &hostname)?.config;
+    telemetry::check(&config.log.level)?;
+    App::check(&config)?;
+    Ok(config)
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// A configuration that cannot be used ends a first start with exit code 64. Later starts go on with the last good
+/// one: a gateway in the field is not silenced by a typing error. Readiness is red until it is mended.
+pub(super) fn run(path: &Path) -> ExitCode {
+    let (config, fault) = match read(path) {
+        Ok(config) => (config, None),
+        Err(error) => {
+            let Some(config) = last_good() else {
+                err(&chain(&*error));
+                return ExitCode::from(EXIT_USAGE);
+            };
+            (config, Some(chain(&*error)))
+        }
+    };
+    if let Err(error) = telemetry::start(&config.log.level) {
+        err(&chain(&error));
+        return ExitCode::from(EXIT_USAGE);
+    }
+    info!(version = env!("CARGO_PKG_VERSION"), config = %path.display(), "tidegate is starting");
+    let copy = if fault.is_none() { Some(config.clone()) } else { None };
+    let work = App::build(config, Arc::new(SystemClock)).and_then(|app| {
+        if let Some(fault) = fault {
+            error!(fault, "the configuration cannot be used; the last good one stays in force");
+            app.report("configuration", Err(fault));
+        }
+        if let Some(config) = copy {
+            remember(&config);
+        }
+        app.run(until_signal())
+    });
+    match work {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            error!(reason = chain(&problem), "tidegate cannot go on");
+            ExitCode::from(if problem.is_config() { EXIT_USAGE } else { 1 })
+        }
+    }
+}
+
+/// Resolves at SIGTERM or SIGINT.
+pub(super) async fn until_signal() {
+    let wait = async |kind| match signal(kind) {
+        Ok(mut stream) => drop(stream.recv().await),
+        // Without a handler the signal's default action ends the process.
+        Err(error) => {
+            error!(%error, "a signal handler cannot be set");
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::terminate()) => info!("SIGTERM"),
+        () = wait(SignalKind::interrupt()) => info!("SIGINT"),
+    }
+}
+
+/// The last good configuration. Where a broken one says that the data lie is unknown, so the service's own folder
+/// counts: systemd's `StateDirectory=`, else the default.
+fn last_good() -> Option<Config> {
+    let service = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+    let folder = service.unwrap_or_else(|| Config::default().gateway.data_dir);
+    let config: Config = toml::from_str(&std::fs::read_to_string(folder.join(LAST_GOOD)).ok()?).ok()?;
+    config::check(&config).ok()?;
+    App::check(&config).ok()?;
+    Some(config)
+}
+
+/// Keeps a configuration that the gateway could start with; written beside and renamed, so that it is whole or old.
+fn remember(config: &Config) {
+    let file = config.gateway.data_dir.join(LAST_GOOD);
+    let write = || -> Result<(), Box<dyn Error>> {
+        let new = file.with_extension("new");
+        let text = toml::to_string(config)?;
+        if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
+            return Ok(());
+        }
+        std::fs::write(&new, text)?;
+        std::fs::File::open(&new)?.sync_all()?;
+        Ok(std::fs::rename(&new, &file)?)
+    };
+    if let Err(error) = write() {
+        warn!(error = chain(&*error), "the configuration could not be kept as the last good one");
+    }
+}

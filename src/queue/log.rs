@@ -1,0 +1,64 @@
+//! `Log`: what the commit thread asks of the store.
+
+use crate::model::{Frame, Lsn, Seq};
+use crate::store::{Store, StoreError};
+
+/// The commit point. The seam is here so that the queue's tests, and a simulation of power cuts, need no disk.
+pub trait Log: Send + 'static {
+    /// Why a write failed.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Makes all frames durable and returns the bytes written. After an error nothing of them counts as written; the
+    /// same frames may be committed again.
+    fn commit(&mut self, frames: &[Frame]) -> Result<u64, Self::Error>;
+
+    /// Log bytes since the last checkpoint.
+    fn log_bytes(&self) -> u64;
+
+    /// Brings the keyed store up to the newest commit and frees the log before it.
+    fn checkpoint(&mut self) -> Result<(), Self::Error>;
+
+    /// Makes sure, durably, that Seqs below `seq` may be given out.
+    fn reserve(&mut self, seq: Seq) -> Result<(), Self::Error>;
+
+    /// Every Seq that is given out is below this.
+    fn reserved(&self) -> Seq;
+
+    /// Position of the newest frame.
+    fn lsn(&self) -> Lsn;
+
+    /// Clean stop: a checkpoint, then the mark of it with the next Seq.
+    fn close(self, next_seq: Seq) -> Result<(), Self::Error>;
+}
+
+impl Log for Store {
+    type Error = StoreError;
+
+    fn commit(&mut self, frames: &[Frame]) -> Result<u64, StoreError> {
+        Self::commit(self, frames)
+    }
+
+    fn log_bytes(&self) -> u64 {
+        Self::log_bytes(self)
+    }
+
+    fn checkpoint(&mut self) -> Result<(), StoreError> {
+        Self::checkpoint(self)
+    }
+
+    fn reserve(&mut self, seq: Seq) -> Result<(), StoreError> {
+        Self::reserve(self, seq)
+    }
+
+    fn reserved(&self) -> Seq {
+        Self::reserved(self)
+    }
+
+    fn lsn(&self) -> Lsn {
+        Self::lsn(self)
+    }
+
+    fn close(self, next_seq: Seq) -> Result<(), StoreError> {
+        Self::close(self, next_seq)
+    }
+}

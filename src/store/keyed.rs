@@ -1,0 +1,270 @@
+//! The keyed store's side: what is kept under which key, and what waits for the next checkpoint.
+//!
+//! | key | value |
+//! |---|---|
+//! | `s/` lane, key | newest record of the key in lanes state and alert, also a tombstone |
+//! | `l/` lane, Seq (8 bytes, big-endian) | every record of lanes alert and event that is not trimmed |
+//! | `c/` lane, sink | the sink's cursor |
+//! | `m/floor` lane | trimmed to u64, forgotten to u64 |
+//! | `m/ckpt` | lsn u64, highest Seq u64: the store holds all frames up to and including it |
+//! | `m/format` | version u16 (1) |
+//!
+//! Lane is one byte; records and cursors are written as effects (see `codec`). A key above 512 bytes is cut, and ends
+//! in a byte that is no UTF-8 and a hash of 16 bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::codec::{self, Reader};
+use crate::model::{Effect, Lane, Lsn, Record, Seq};
+
+/// Why the keyed store did not do it.
+pub type KeyedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A keyed store that is written at checkpoints only.
+pub trait Keyed: Send {
+    /// Opens the store if need be and reads all of it. Damage is counted, never an error.
+    fn load(&mut self) -> Result<Loaded, KeyedError>;
+
+    /// Applies a batch, wholly or not at all, and makes it durable. After an error nobody knows which; the next batch
+    /// holds at least the same keys.
+    fn apply(&mut self, batch: &Batch) -> Result<(), KeyedError>;
+}
+
+/// The content of a keyed store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Keys with their values, in any order.
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Places at which something was there and could not be read.
+    pub damages: usize,
+}
+
+/// What one checkpoint changes: first the ranges are emptied, then the entries set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// From the first key up to and not including the second.
+    pub cleared: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The new value of a key; none removes it.
+    pub entries: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+/// The newest frame that the keyed store holds, and the highest Seq up to there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Checkpoint {
+    pub(super) lsn: Lsn,
+    pub(super) seq: Seq,
+}
+
+/// What the keyed store gave at open.
+#[derive(Debug, Default)]
+pub(super) struct Image {
+    /// Newest record per key of lanes state and alert, in order of Seq.
+    pub(super) newest: Vec<Record>,
+    /// Records of lanes alert and event, in order of Seq.
+    pub(super) lanes: Vec<Record>,
+    pub(super) cursors: Vec<(Arc<str>, Lane, Seq)>,
+    pub(super) floors: BTreeMap<Lane, Floor>,
+    pub(super) checkpoint: Checkpoint,
+    /// Version of the layout; none if the store is new.
+    pub(super) format: Option<u16>,
+    /// Places at which something was there and could not be read.
+    pub(super) damages: usize,
+}
+
+/// How far a lane is trimmed and its tombstones are forgotten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Floor {
+    pub(super) trimmed: Seq,
+    pub(super) forgotten: Seq,
+}
+
+/// The layout that this release reads and writes.
+pub(super) const FORMAT: u16 = 1;
+
+const KEY_BYTES_MAX: usize = 512;
+const CHECKPOINT: &[u8] = b"m/ckpt";
+const FORMAT_KEY: &[u8] = b"m/format";
+const FLOOR: &[u8] = b"m/floor";
+
+impl Image {
+    /// Reads entries; a value that makes no sense is counted as damage.
+    pub(super) fn read(loaded: &Loaded) -> Self {
+        let mut image = Self { damages: loaded.damages, ..Self::default() };
+        for (key, value) in &loaded.entries {
+            if image.entry(key, value).is_none() {
+                image.damages += 1;
+            }
+        }
+        image.newest.sort_by_key(|record| record.seq);
+        image.lanes.sort_by_key(|record| record.seq);
+        image.cursors.sort();
+        image
+    }
+
+    fn entry(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let mut reader = Reader(value);
+        match (key.get(..2)?, codec::decode_one(value)) {
+            (b"s/", Some(Effect::Record(record))) => self.newest.push(record),
+            (b"l/", Some(Effect::Record(record))) => self.lanes.push(record),
+            (b"c/", Some(Effect::Cursor { sink, lane, seq })) => self.cursors.push((sink, lane, seq)),
+            (b"m/", _) if key == CHECKPOINT => {
+                self.checkpoint = Checkpoint { lsn: Lsn(reader.u64()?), seq: Seq(reader.u64()?) };
+            }
+            (b"m/", _) if key == FORMAT_KEY => self.format = Some(reader.u16()?),
+            (b"m/", _) => {
+                let lane = key.strip_prefix(FLOOR).and_then(|lane| codec::lane(*lane.first()?))?;
+                let floor = Floor { trimmed: Seq(reader.u64()?), forgotten: Seq(reader.u64()?) };
+                self.floors.insert(lane, floor);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A batch that marks a store as ours.
+pub(super) fn format_batch() -> Batch {
+    let entries = BTreeMap::from([(FORMAT_KEY.to_vec(), Some(FORMAT.to_le_bytes().to_vec()))]);
+    Batch { entries, ..Batch::default() }
+}
+
+/// What the commits since the last checkpoint change in the keyed store. Bounded by the log bytes since then.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    batch: Batch,
+    floors: BTreeMap<Lane, Floor>,
+    /// Every tombstone, in the keyed store or pending, by its lane and Seq.
+    tombstones: BTreeMap<(Lane, Seq), Vec<u8>>,
+    /// The Seq of each of them by key, so that one that is no more is not forgotten a second time.
+    dead: HashMap<Vec<u8>, Seq>,
+}
+
+impl Pending {
+    /// Nothing waits; tombstones and floors are those of the image.
+    pub(super) fn new(image: &Image) -> Self {
+        let mut pending = Self { floors: image.floors.clone(), ..Self::default() };
+        image.newest.iter().for_each(|record| pending.bury(record, &state_key(record)));
+        pending
+    }
+
+    /// Notes what an effect changes.
+    pub(super) fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Record(record) => self.record(record),
+            Effect::Cursor { sink, lane, .. } => {
+                let mut value = Vec::new();
+                codec::encode(&mut value, effect);
+                self.batch.entries.insert(cursor_key(*lane, sink), Some(value));
+            }
+            Effect::Release { sink } => {
+                for lane in Lane::ALL {
+                    self.batch.entries.insert(cursor_key(lane, sink), None);
+                }
+            }
+            Effect::Trim { lane, to, .. } => self.trim(*lane, *to),
+            Effect::Forget { lane, to } => self.forget(*lane, *to),
+        }
+    }
+
+    /// All that waits, with the position that it leads to. Stays until [`Self::clear`].
+    pub(super) fn batch(&mut self, checkpoint: Checkpoint) -> &Batch {
+        let value = [checkpoint.lsn.0.to_le_bytes(), checkpoint.seq.0.to_le_bytes()].concat();
+        self.batch.entries.insert(CHECKPOINT.to_vec(), Some(value));
+        &self.batch
+    }
+
+    /// The batch is on disk.
+    pub(super) fn clear(&mut self) {
+        self.batch = Batch::default();
+    }
+
+    fn record(&mut self, record: &Record) {
+        let mut value = Vec::new();
+        codec::encode_record(&mut value, record);
+        if matches!(record.lane, Lane::Alert | Lane::Event) {
+            self.batch.entries.insert(lane_key(record.lane, record.seq), Some(value.clone()));
+        }
+        if matches!(record.lane, Lane::Alert | Lane::State) {
+            let key = state_key(record);
+            self.bury(record, &key);
+            self.batch.entries.insert(key, Some(value));
+        }
+    }
+
+    /// Keeps the books of tombstones.
+    fn bury(&mut self, record: &Record, key: &[u8]) {
+        if let Some(seq) = self.dead.remove(key) {
+            self.tombstones.remove(&(record.lane, seq));
+        }
+        if record.is_deleted() {
+            self.dead.insert(key.to_vec(), record.seq);
+            self.tombstones.insert((record.lane, record.seq), key.to_vec());
+        }
+    }
+
+    fn trim(&mut self, lane: Lane, to: Seq) {
+        let range = (lane_key(lane, Seq::ZERO), lane_key(lane, Seq(to.0.saturating_add(1))));
+        let covered: Vec<Vec<u8>> =
+            self.batch.entries.range(range.0.clone()..range.1.clone()).map(|(key, _)| key.clone()).collect();
+        for key in covered {
+            self.batch.entries.remove(&key);
+        }
+        self.batch.cleared.retain(|(from, _)| *from != range.0);
+        let floor = self.floors.entry(lane).or_default();
+        floor.trimmed = floor.trimmed.max(to);
+        self.batch.cleared.push((range.0, lane_key(lane, Seq(floor.trimmed.0.saturating_add(1)))));
+        self.note_floor(lane);
+    }
+
+    fn forget(&mut self, lane: Lane, to: Seq) {
+        let later = self.tombstones.split_off(&(lane, Seq(to.0.saturating_add(1))));
+        let gone = self.tombstones.split_off(&(lane, Seq::ZERO));
+        self.tombstones.extend(later);
+        for key in gone.into_values() {
+            self.dead.remove(&key);
+            self.batch.entries.insert(key, None);
+        }
+        let floor = self.floors.entry(lane).or_default();
+        floor.forgotten = floor.forgotten.max(to);
+        self.note_floor(lane);
+    }
+
+    fn note_floor(&mut self, lane: Lane) {
+        let floor = self.floors.get(&lane).copied().unwrap_or_default();
+        let key = [FLOOR, &[lane as u8]].concat();
+        let value = [floor.trimmed.0.to_le_bytes(), floor.forgotten.0.to_le_bytes()].concat();
+        self.batch.entries.insert(key, Some(value));
+    }
+}
+
+fn state_key(record: &Record) -> Vec<u8> {
+    let (namespace, name) = (record.key.namespace().as_bytes(), record.key.name().as_bytes());
+    bounded([b"s/", [record.lane as u8].as_slice(), namespace, b"/", name].concat())
+}
+
+fn lane_key(lane: Lane, seq: Seq) -> Vec<u8> {
+    [b"l/", [lane as u8].as_slice(), &seq.0.to_be_bytes()].concat()
+}
+
+fn cursor_key(lane: Lane, sink: &str) -> Vec<u8> {
+    bounded([b"c/", [lane as u8].as_slice(), sink.as_bytes()].concat())
+}
+
+/// Cuts a long key, and ends it in a hash of the whole.
+fn bounded(mut key: Vec<u8>) -> Vec<u8> {
+    if key.len() > KEY_BYTES_MAX {
+        let hash = fnv1a(&key);
+        key.truncate(KEY_BYTES_MAX - 17);
+        key.push(0xff);
+        key.extend(hash.to_be_bytes());
+    }
+    key
+}
+
+/// FNV-1a, 128 bit: stable over releases.
+fn fnv1a(bytes: &[u8]) -> u128 {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}

@@ -1,0 +1,232 @@
+//! Histories of commits, checkpoints, disk errors, kills and power cuts, by chance from a seed.
+//!
+//! `TIDEGATE_SIM_HISTORIES` sets how many, `TIDEGATE_SIM_SEED` plays one alone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use tracing::debug;
+
+use super::super::sim::Rng;
+use super::*;
+
+const HISTORIES: u64 = 200;
+const STEPS: u64 = 40;
+
+#[test]
+fn what_was_committed_is_recovered_and_nothing_half() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("TIDEGATE_SIM_SEED") {
+        tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).init();
+        History::new(seed).play();
+        return;
+    }
+    let (mut cuts, mut errors) = (0, 0);
+    for seed in 0..number("TIDEGATE_SIM_HISTORIES").unwrap_or(HISTORIES) {
+        let mut history = History::new(seed);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| history.play())) {
+            eprintln_seed(seed);
+            resume_unwind(panic);
+        }
+        cuts += history.cuts;
+        errors += history.errors;
+    }
+    assert!(cuts > 100 && errors > 100, "the histories are too tame: {cuts} cuts, {errors} failed commits");
+}
+
+#[expect(clippy::print_stderr, reason = "the seed of a failed history is for the one who mends it")]
+fn eprintln_seed(seed: u64) {
+    eprintln!("failed: play it alone with TIDEGATE_SIM_SEED={seed}");
+}
+
+struct History {
+    rng: Rng,
+    rig: Rig,
+    /// What was acknowledged or recovered.
+    truth: Truth,
+    last: Lsn,
+    last_seq: Seq,
+    /// Committed without success so far; they come first next time.
+    waiting: Vec<Frame>,
+    next_seq: Seq,
+    /// The highest that was ever given out.
+    given: Seq,
+    closed: bool,
+    cuts: usize,
+    errors: usize,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let rig = Rig::new(rng.number());
+        if rng.hits(300) {
+            rig.clock.set_wall(1_800_000_000_000);
+        }
+        Self {
+            rng,
+            rig,
+            truth: Truth::default(),
+            last: Lsn::ZERO,
+            last_seq: Seq::ZERO,
+            waiting: Vec::new(),
+            next_seq: Seq::ZERO,
+            given: Seq::ZERO,
+            closed: false,
+            cuts: 0,
+            errors: 0,
+        }
+    }
+
+    fn play(&mut self) {
+        let is_faulty = self.rng.hits(600);
+        let mut store = self.reopen();
+        for _ in 0..STEPS {
+            let is_bad_moment = is_faulty && self.rng.hits(400);
+            self.set_faults(if is_bad_moment { 60 } else { 0 });
+            match self.rng.below(100) {
+                0..70 => self.commit(&mut store),
+                70..80 => drop(store.checkpoint()),
+                80..84 => self.jump(&mut store),
+                84..90 => {
+                    drop(store);
+                    store = self.reopen();
+                }
+                90..96 => {
+                    drop(store);
+                    self.cut();
+                    store = self.reopen();
+                }
+                _ => {
+                    self.closed = store.close(self.next_seq).is_ok();
+                    if self.rng.hits(500) {
+                        self.cut();
+                    }
+                    store = self.reopen();
+                }
+            }
+        }
+    }
+
+    fn set_faults(&self, per_mille: u64) {
+        self.rig.disk.fail(per_mille);
+        self.rig.keyed.fail(per_mille * 5);
+    }
+
+    fn cut(&mut self) {
+        self.rig.disk.cut();
+        debug!("cut");
+        self.cuts += 1;
+    }
+
+    fn commit(&mut self, store: &mut Store) {
+        for _ in 0..self.rng.below(5) {
+            let frame = self.frame(store);
+            self.waiting.push(frame);
+        }
+        let (first, last) = (self.waiting.first().map(|f| f.lsn.0), self.waiting.last().map(|f| f.lsn.0));
+        let committed = store.commit(&self.waiting);
+        debug!(first, last, ok = committed.is_ok(), "commit");
+        if committed.is_err() {
+            self.errors += 1;
+            return;
+        }
+        self.waiting.drain(..).for_each(|frame| {
+            self.truth.apply_frame(&frame);
+            self.last = frame.lsn;
+        });
+        assert_eq!(store.lsn(), self.last);
+    }
+
+    /// The identity's reserve is used up.
+    fn jump(&mut self, store: &mut Store) {
+        let far = Seq(self.next_seq.0 + RESERVE + self.rng.below(1000));
+        if store.reserve(far.next()).is_ok() {
+            self.next_seq = far;
+        }
+    }
+
+    fn frame(&mut self, store: &Store) -> Frame {
+        let newest = self.waiting.last().map_or(self.last, |frame| frame.lsn);
+        let lsn = Lsn(newest.0 + 1 + self.rng.below(3));
+        let prev_seq = self.last_seq;
+        let effects = (0..=self.rng.below(3)).map(|_| self.effect(store)).collect();
+        Frame { lsn, prev_seq, effects }
+    }
+
+    fn effect(&mut self, store: &Store) -> Effect {
+        let sink = ["kafka", "kube"][self.rng.below(2) as usize].into();
+        let lane = Lane::ALL[self.rng.below(3) as usize];
+        let to = Seq(self.last_seq.0.saturating_sub(self.rng.below(4)));
+        match self.rng.below(20) {
+            0..3 => Effect::Cursor { sink, lane, seq: to },
+            3 => Effect::Release { sink },
+            4 => Effect::Trim { lane: [Lane::Alert, Lane::Event][self.rng.below(2) as usize], to, lost: 0 },
+            5 => Effect::Forget { lane: [Lane::Alert, Lane::State][self.rng.below(2) as usize], to },
+            _ => Effect::Record(self.record(lane, store)),
+        }
+    }
+
+    fn record(&mut self, lane: Lane, store: &Store) -> Record {
+        assert!(self.next_seq < store.reserved(), "the reserve is far enough");
+        let seq = self.next_seq;
+        self.next_seq = seq.next();
+        (self.given, self.last_seq) = (seq, seq);
+        let delta = if self.rng.hits(200) { DeltaType::Deleted } else { DeltaType::Updated };
+        let length = if self.rng.hits(50) { self.rng.below(5000) } else { self.rng.below(200) };
+        let body = vec![self.rng.number() as u8; length as usize];
+        record(lane, delta, seq.0, &format!("device{}", self.rng.below(6)), &body)
+    }
+
+    /// Opens until it succeeds, with power cuts between, and looks at what came back.
+    fn reopen(&mut self) -> Store {
+        let mut attempts = 0;
+        let (store, recovered) = loop {
+            match self.rig.try_open() {
+                Ok(opened) => break opened,
+                Err(error)
+                    if {
+                        debug!(%error, "open failed");
+                        false
+                    } => {}
+                Err(_) if self.rng.hits(500) => self.cut(),
+                Err(_) => {}
+            }
+            attempts += 1;
+            if attempts > 3 {
+                self.set_faults(0);
+            }
+        };
+        assert!(attempts > 0 || !self.closed || recovered.clean, "a clean stop is known as one");
+        self.check(&store, &recovered);
+        if !self.rng.hits(300) {
+            return store;
+        }
+        drop(store);
+        self.set_faults(0);
+        if self.rng.hits(500) {
+            self.cut();
+        }
+        let (store, again) = self.rig.open();
+        assert!(Truth::of(&again) == self.truth, "a second open finds what the first one found");
+        self.check(&store, &again);
+        store
+    }
+
+    fn check(&mut self, store: &Store, recovered: &Recovered) {
+        assert_eq!(recovered.gaps, []);
+        assert_eq!(recovered.epoch, Epoch::new(1, MACHINE));
+        assert!(recovered.next_seq > self.given, "{} was given out, {} comes next", self.given, recovered.next_seq);
+        assert!(recovered.next_seq < store.reserved());
+        for frame in self.waiting.drain(..).take_while(|frame| frame.lsn <= store.lsn()) {
+            self.truth.apply_frame(&frame);
+            self.last = frame.lsn;
+        }
+        assert_eq!(store.lsn(), self.last, "the newest frame is the last acknowledged one or one that waited");
+        assert!(Truth::of(recovered) == self.truth, "what is recovered is what was committed");
+        let seqs = self.truth.newest.values().chain(self.truth.lanes.values()).map(|record| record.seq);
+        assert!(seqs.max().is_none_or(|seq| seq < recovered.next_seq));
+        self.last_seq = store.at.seq;
+        self.next_seq = recovered.next_seq;
+        self.closed = false;
+    }
+}
