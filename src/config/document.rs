@@ -438,10 +438,7 @@ mod tests {
             ("[broker]\ninflight_max = -1", "is -1, below the least of 1"),
             ("[broker]\ninflight_max = 1.5", "must be a whole number, not the number 1.5; write for example 100"),
             ("[broker]\npacket_bytes_max = \"8MB\"", "must be a size, not \"8MB\"; write for example \"8MiB\""),
-            (
-                "[broker]\npacket_bytes_max = \"17MiB\"",
-                "is 17MiB, above the most of 16MiB; set it to \"16MiB\" or less",
-            ),
+            ("[broker]\npacket_bytes_max = \"17MiB\"", "is 17MiB, above the most of 2MiB; set it to \"2MiB\" or less"),
             ("[broker]\npacket_bytes_max = 5", "is 5B, below the least of 1KiB"),
             ("[broker]\nconnect_timeout = 30", "needs its unit; write \"30s\" or \"30ms\""),
             ("[broker]\nconnect_timeout = \"soon\"", "must be a duration, not \"soon\"; write for example \"30s\""),

@@ -139,7 +139,11 @@ static BROKER: &[Key] = &[
     key("listen", Kind::Address, "Address of the MQTT listener, 3.1.1 and 5 on one port."),
     key("anonymous", Kind::Flag, "Lets clients in without a name on an address that is not loopback."),
     key("connections_max", Kind::Count(1, 100_000), "Connections at a time."),
-    key("packet_bytes_max", Kind::Size(ByteSize::kib(1), ByteSize::mib(16)), "Largest packet taken."),
+    key(
+        "packet_bytes_max",
+        Kind::Size(ByteSize::kib(1), ByteSize::mib(2)),
+        "Largest packet taken; all effects of a message fit into one frame of the log.",
+    ),
     key(
         "inflight_max",
         Kind::Count(1, 65_535),

@@ -63,7 +63,7 @@ pub struct Broker {
     pub anonymous: bool,
     /// Connections at a time. Default 1000; 1 to 100000.
     pub connections_max: usize,
-    /// Largest packet taken. Default `256KiB`; 1 KiB to 16 MiB.
+    /// Largest packet taken. Default `256KiB`; 1 KiB to 2 MiB.
     pub packet_bytes_max: ByteSize,
     /// Unacknowledged QoS 1 publishes a client may have under way (MQTT 5 Receive Maximum). Default 64; at
     /// least 1.

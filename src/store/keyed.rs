@@ -268,3 +268,173 @@ fn fnv1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{DeltaType, Epoch, ObjectKey, Stamp, Uid};
+    use crate::store::codec::tests::any_effect;
+
+    fn record(lane: Lane, delta: DeltaType, seq: u64, name: &str) -> Record {
+        Record {
+            lane,
+            delta,
+            seq: Seq(seq),
+            epoch: Epoch(1),
+            key: ObjectKey::new("default", name),
+            uid: Uid::default(),
+            created_at: Stamp::default(),
+            at: Stamp::default(),
+            body: bytes::Bytes::new(),
+        }
+    }
+
+    /// What a keyed store holds after a batch.
+    fn write(entries: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
+        entries.retain(|key, _| !batch.cleared.iter().any(|(from, to)| (from..to).contains(&key)));
+        for (key, value) in &batch.entries {
+            match value {
+                Some(value) => drop(entries.insert(key.clone(), value.clone())),
+                None => drop(entries.remove(key)),
+            }
+        }
+    }
+
+    fn image(entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Image {
+        Image::read(&Loaded { entries: entries.clone().into_iter().collect(), damages: 0 })
+    }
+
+    fn entries_of(effects: &[Effect]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut pending = Pending::default();
+        for effect in effects {
+            pending.apply(effect);
+        }
+        let mut entries = BTreeMap::new();
+        write(&mut entries, pending.batch(Checkpoint::default()));
+        entries
+    }
+
+    proptest! {
+        #[test]
+        fn checkpoints_at_any_place_lead_to_the_same_store(
+            effects in proptest::collection::vec(any_effect(), 0..30),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            // Seqs rise, as the queue gives them out.
+            let effects: Vec<Effect> = effects.into_iter().zip(1..).map(|(effect, seq)| match effect {
+                Effect::Record(record) => Effect::Record(Record { seq: Seq(seq), ..record }),
+                other => other,
+            }).collect();
+            let (before, after) = effects.split_at(cut.index(effects.len() + 1));
+            let mut entries = entries_of(before);
+            let mut pending = Pending::new(&image(&entries));
+            for effect in after {
+                pending.apply(effect);
+            }
+            write(&mut entries, pending.batch(Checkpoint::default()));
+            prop_assert_eq!(entries, entries_of(&effects));
+        }
+
+        #[test]
+        fn an_image_of_any_bytes_is_read_without_a_panic(
+            entries in proptest::collection::vec((any::<Vec<u8>>(), any::<Vec<u8>>()), 0..10),
+        ) {
+            let known = |key: &[u8]| matches!(key.get(..2), Some(b"s/" | b"l/" | b"c/" | b"m/"));
+            let strange = entries.iter().filter(|(key, _)| !known(key)).count();
+            let image = Image::read(&Loaded { entries, damages: 1 });
+            prop_assert!(image.damages > strange, "each is counted");
+        }
+    }
+
+    #[test]
+    fn an_alert_is_kept_as_newest_and_for_its_readers() {
+        let effects = [
+            Effect::Record(record(Lane::Alert, DeltaType::Added, 1, "a")),
+            Effect::Record(record(Lane::Alert, DeltaType::Updated, 2, "a")),
+            Effect::Record(record(Lane::Event, DeltaType::Added, 3, "a")),
+            Effect::Record(record(Lane::State, DeltaType::Added, 4, "a")),
+        ];
+        let image = image(&entries_of(&effects));
+        let seqs = |records: &[Record]| records.iter().map(|record| record.seq.0).collect::<Vec<_>>();
+        assert_eq!(seqs(&image.newest), [2, 4]);
+        assert_eq!(seqs(&image.lanes), [1, 2, 3]);
+        assert_eq!(image.damages, 0);
+    }
+
+    #[test]
+    fn a_record_that_is_trimmed_before_the_checkpoint_never_gets_there() {
+        let mut pending = Pending::default();
+        pending.apply(&Effect::Record(record(Lane::Event, DeltaType::Added, 1, "a")));
+        pending.apply(&Effect::Record(record(Lane::Event, DeltaType::Added, 2, "a")));
+        pending.apply(&Effect::Trim { lane: Lane::Event, to: Seq(1), lost: 0 });
+        let batch = pending.batch(Checkpoint::default());
+        assert!(!batch.entries.contains_key(&lane_key(Lane::Event, Seq(1))));
+        assert!(batch.entries.contains_key(&lane_key(Lane::Event, Seq(2))));
+        assert_eq!(batch.cleared, [(lane_key(Lane::Event, Seq(0)), lane_key(Lane::Event, Seq(2)))]);
+    }
+
+    #[test]
+    fn a_lower_trim_after_a_higher_one_takes_nothing_back() {
+        let mut pending = Pending::default();
+        pending.apply(&Effect::Trim { lane: Lane::Event, to: Seq(9), lost: 0 });
+        pending.apply(&Effect::Trim { lane: Lane::Event, to: Seq(4), lost: 0 });
+        pending.apply(&Effect::Trim { lane: Lane::Alert, to: Seq(2), lost: 0 });
+        let batch = pending.batch(Checkpoint::default());
+        assert_eq!(batch.cleared.len(), 2, "one range a lane");
+        assert_eq!(batch.cleared[0].1, lane_key(Lane::Event, Seq(10)));
+        let mut entries = BTreeMap::new();
+        write(&mut entries, batch);
+        let floors = image(&entries).floors;
+        assert_eq!(floors[&Lane::Event], Floor { trimmed: Seq(9), forgotten: Seq(0) });
+        assert_eq!(floors[&Lane::Alert], Floor { trimmed: Seq(2), forgotten: Seq(0) });
+    }
+
+    #[test]
+    fn only_tombstones_of_the_lane_up_to_the_position_are_forgotten() {
+        let effects = [
+            Effect::Record(record(Lane::State, DeltaType::Deleted, 1, "old")),
+            Effect::Record(record(Lane::Alert, DeltaType::Deleted, 2, "alert")),
+            Effect::Record(record(Lane::State, DeltaType::Added, 3, "live")),
+            Effect::Record(record(Lane::State, DeltaType::Deleted, 4, "young")),
+            Effect::Forget { lane: Lane::State, to: Seq(3) },
+        ];
+        let image = image(&entries_of(&effects));
+        let seqs: Vec<u64> = image.newest.iter().map(|record| record.seq.0).collect();
+        assert_eq!(seqs, [2, 3, 4]);
+    }
+
+    #[test]
+    fn the_highest_seq_is_no_special_case() {
+        let effects = [
+            Effect::Record(record(Lane::Event, DeltaType::Added, u64::MAX - 1, "a")),
+            Effect::Record(record(Lane::State, DeltaType::Deleted, u64::MAX - 1, "a")),
+            Effect::Trim { lane: Lane::Event, to: Seq(u64::MAX), lost: 0 },
+            Effect::Forget { lane: Lane::State, to: Seq(u64::MAX) },
+        ];
+        let image = image(&entries_of(&effects));
+        assert!(image.lanes.is_empty());
+        assert_eq!(image.floors[&Lane::State].forgotten, Seq(u64::MAX));
+    }
+
+    #[test]
+    fn keys_are_as_the_table_says() {
+        let state = record(Lane::State, DeltaType::Added, 1, "hall/door");
+        assert_eq!(state_key(&state), b"s/\x02default/hall/door");
+        assert_eq!(lane_key(Lane::Event, Seq(258)), b"l/\x03\0\0\0\0\0\0\x01\x02");
+        assert_eq!(cursor_key(Lane::Alert, "kafka"), b"c/\x01kafka");
+        let long = bounded(vec![b'x'; 513]);
+        assert_eq!((long.len(), long[495]), (512, 0xff));
+        assert_ne!(long, bounded(vec![b'x'; 514]));
+    }
+
+    #[test]
+    fn a_format_batch_marks_a_store_as_ours() {
+        let mut entries = BTreeMap::new();
+        assert_eq!(image(&entries).format, None);
+        write(&mut entries, &format_batch());
+        assert_eq!((image(&entries).format, image(&entries).damages), (Some(FORMAT), 0));
+    }
+}

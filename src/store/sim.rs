@@ -51,6 +51,11 @@ impl SimDisk {
         self.state().faults = per_mille;
     }
 
+    /// From now on there is no room for new files, or there is again.
+    pub fn fill(&self, full: bool) {
+        self.state().full = full;
+    }
+
     /// Power cut: what was synced stays; of the rest, pieces of 512 bytes or 4 KiB stay by chance, and changes of names up
     /// to some moment, as a journal keeps them.
     pub fn cut(&self) {
@@ -104,6 +109,9 @@ impl Disk for SimDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let inode = {
             let mut state = self.state();
+            if state.full {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             state.inodes.push(Inode::default());
             state.inodes.len() - 1
         };
@@ -151,6 +159,7 @@ struct State {
     durable_names: BTreeMap<PathBuf, usize>,
     unsynced: Vec<NameChange>,
     faults: u64,
+    full: bool,
 }
 
 impl State {

@@ -7,6 +7,8 @@
 //! - sled may panic on damage. Then `snap.*` is put aside and the open tried once more; then the directory is put aside as
 //!   `sled.corrupt-<n>` (two are kept) and a new store begins, loudly: the log fills it as far as it reaches. What can
 //!   be read of a damaged store is carried over.
+//! - Damage in the segment that sled writes makes it come up with an older state, without a word. The checkpoint's
+//!   position lies in the same batches, and the log begins above it then: the store sees it.
 //! - sled cannot be opened on a full disk: 16 MiB lie in `ballast` for that moment.
 //!
 //! A key on disk is the key and the index of its chunk (u16, big-endian). Its value is a version (1), the number of
@@ -19,9 +21,10 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ::sled::{Config, Db, Mode};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use tracing::{error, info, warn};
 
 use super::codec::Reader;
@@ -35,6 +38,8 @@ const CACHE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: usize = 4 << 20;
 const BALLAST_BYTES: u64 = 16 << 20;
 const CORRUPT_KEPT: usize = 2;
+const RELEASE_TRIES_MAX: u32 = 500;
+const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 const VALUE_VERSION: u8 = 1;
 
 /// A keyed store in a directory of its own.
@@ -147,6 +152,7 @@ impl Handle {
     fn open(dir: &Path) -> Result<Self, SledError> {
         fs::create_dir_all(dir).map_err(SledError::io("create", dir))?;
         drop_snapshots(dir, |name| name.ends_with(".generating"), Fate::Removed)?;
+        wait_for_release(&dir.join("db"));
         let ballast = Ballast::give_way(dir);
         let mut opened = guarded("open", || Self::config(dir).open());
         if opened.as_ref().is_err_and(SledError::is_damage) {
@@ -296,6 +302,18 @@ fn chunk_key(key: &[u8], index: u16) -> Vec<u8> {
     [key, &index.to_be_bytes()].concat()
 }
 
+/// Threads of a handle that was dropped may hold sled's lock for a moment. Nobody else does: the store has a lock of its
+/// own. If it stays, the open says so.
+fn wait_for_release(db: &Path) {
+    let Ok(file) = File::open(db) else { return };
+    for _ in 0..RELEASE_TRIES_MAX {
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return;
+        }
+        std::thread::sleep(RELEASE_PAUSE);
+    }
+}
+
 /// Runs a call of sled, which may panic on damage.
 fn guarded<T>(doing: &'static str, call: impl FnOnce() -> ::sled::Result<T>) -> Result<T, SledError> {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -373,9 +391,12 @@ impl Ballast {
         Self(path)
     }
 
-    /// Takes the space again. Without it only an open on a full disk fails.
+    /// Takes the space again, unless the disk is still tight: then the log and the identity need it more. Without it
+    /// only an open on a full disk fails.
     fn restore(&self) {
-        if !self.0.exists()
+        let has_room = RealDisk.free_space(&self.0.with_file_name("")).is_ok_and(|free| free >= 2 * BALLAST_BYTES);
+        if has_room
+            && !self.0.exists()
             && let Err(error) = self.fill()
         {
             warn!(%error, "no space for the ballast");
@@ -429,5 +450,82 @@ impl SledError {
             Self::Panic { .. } | Self::Sled { .. } => true,
             Self::Io { .. } | Self::Newer { .. } => false,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    fn entries(count: usize) -> Batch {
+        let entry = |n: usize| (format!("s/key{n:03}").into_bytes(), Some(vec![n as u8; n * 20_000]));
+        Batch { entries: (0..count).map(entry).collect(), ..Batch::default() }
+    }
+
+    #[test]
+    fn a_value_whose_checksum_fails_is_counted_and_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keyed = SledKeyed::new(&dir.path().join("sled"));
+        keyed.load().unwrap();
+        keyed.apply(&entries(5)).unwrap();
+        let db = &keyed.handle.as_ref().unwrap().db;
+        let sealed = db.get(chunk_key(b"s/key001", 0)).unwrap().unwrap();
+        // The value of another key, and a chunk that is gone.
+        db.insert(chunk_key(b"s/key002", 0), sealed).unwrap();
+        db.remove(chunk_key(b"s/key004", 1)).unwrap();
+        let loaded = keyed.load().unwrap();
+        assert_eq!(loaded.damages, 2);
+        let names: Vec<_> = loaded.entries.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(names, [b"s/key000", b"s/key001", b"s/key003"]);
+    }
+
+    #[test]
+    fn what_could_be_read_is_carried_over_to_a_new_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sled");
+        let mut keyed = SledKeyed::new(&path);
+        keyed.load().unwrap();
+        keyed.apply(&entries(6)).unwrap();
+        let before = keyed.load().unwrap();
+        let scan = keyed.handle.take().unwrap().scan().unwrap();
+        let (handle, _) = keyed.start_anew(scan).unwrap();
+        drop(handle);
+        assert!(dir.path().join("sled.corrupt-1").is_dir());
+        assert_eq!(keyed.load().unwrap(), before);
+    }
+
+    #[test]
+    fn two_damaged_stores_are_kept_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sled");
+        for _ in 0..4 {
+            fs::create_dir(&path).unwrap();
+            quarantine(&path).unwrap();
+        }
+        let mut names = RealDisk.list(dir.path()).unwrap();
+        names.sort();
+        assert_eq!(names, ["sled.corrupt-3", "sled.corrupt-4"]);
+    }
+
+    #[test]
+    fn a_handle_that_failed_is_replaced_by_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keyed = SledKeyed::new(&dir.path().join("sled"));
+        keyed.load().unwrap();
+        keyed.apply(&entries(4)).unwrap();
+        keyed.handle = None;
+        keyed.apply(&Batch { entries: [(b"s/key003".to_vec(), None)].into(), ..Batch::default() }).unwrap();
+        assert_eq!(keyed.load().unwrap().entries.len(), 3, "chunks of the last handle are known");
+    }
+
+    #[test]
+    fn a_full_disk_or_a_lock_is_no_damage() {
+        let io = |kind: ErrorKind| SledError::sled("open")(::sled::Error::Io(kind.into()));
+        for kind in [ErrorKind::StorageFull, ErrorKind::PermissionDenied, ErrorKind::Other] {
+            assert!(!io(kind).is_damage(), "{kind}");
+        }
+        assert!(io(ErrorKind::UnexpectedEof).is_damage());
+        assert!(SledError::Panic { doing: "open" }.is_damage());
     }
 }

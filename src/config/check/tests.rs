@@ -43,7 +43,7 @@ fn every_contradiction_says_how_to_mend_it() {
         ("serve.listen = \"192.0.2.1:7480\"", "has no authentication; set it to \"127.0.0.1:7480\""),
         ("serve.listen = \"127.0.0.1:1883\"", "the port of broker.listen; set one of them to another port"),
         (
-            "broker.packet_bytes_max = \"16MiB\"\nstore.commit_queue_bytes_max = \"1MiB\"",
+            "broker.packet_bytes_max = \"2MiB\"\nstore.commit_queue_bytes_max = \"1MiB\"",
             "store.commit_queue_bytes_max is 1MiB, less than one packet",
         ),
         ("log.level = \"inof\"", "log.level is \"inof\"; write off, error"),

@@ -5,6 +5,8 @@
 //! two with one position the younger copy counts, and each names the frame before it, so that a hole is seen. A hole
 //! that lies wholly in the newest write is a torn write, for its commit had not returned: its rest is dropped. Any
 //! other hole is damage and becomes a gap.
+//!
+//! What cannot be told from a stop: damage of the newest write, and the newest segment's file removed as a whole.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -91,7 +93,7 @@ pub(in crate::store) fn recover(
         active: None,
         older: older.collect(),
         spares: names.spares,
-        next_id: names.segments.last().map_or(1, |id| id + 1),
+        next_id: names.next_id,
         last: replay.last,
         void_floor: Lsn::ZERO,
         redo: Redo::default(),
@@ -105,15 +107,19 @@ pub(in crate::store) fn recover(
 /// What lies in the directory.
 struct Names {
     segments: Vec<u64>,
+    /// Above every id that left bytes behind, also in spares.
+    next_id: u64,
     spares: Vec<std::path::PathBuf>,
 }
 
 impl Names {
     fn list(files: &Files) -> Result<Self, StoreError> {
-        let mut names = Self { segments: Vec::new(), spares: Vec::new() };
+        let mut names = Self { segments: Vec::new(), next_id: 1, spares: Vec::new() };
         for name in files.disk.list(&files.dir).map_err(StoreError::io("list", &files.dir))? {
+            let id = name.split_once('.').and_then(|(id, _)| u64::from_str_radix(id, 16).ok());
+            names.next_id = names.next_id.max(id.map_or(1, |id| id.saturating_add(1)));
             match name.split_once('.') {
-                Some((id, "seg")) => names.segments.extend(u64::from_str_radix(id, 16)),
+                Some((_, "seg")) => names.segments.extend(id),
                 Some((_, "spare")) => names.spares.push(files.dir.join(name)),
                 Some((_, "new")) => files.discard(&files.dir.join(name)),
                 _ => debug!(name, "unknown file beside the log"),
@@ -312,5 +318,186 @@ impl Replay {
         self.last = found.frame.lsn;
         let newest = found.frame.last_seq().unwrap_or_default().max(found.frame.prev_seq);
         self.last_seq = self.last_seq.max(newest);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use super::super::frame::{self, Bases, HEAD_BYTES, Place};
+    use super::*;
+    use crate::model::{Effect, Lane};
+    use crate::store::sim::SimDisk;
+
+    const SEGMENT_BYTES: usize = 4096;
+
+    /// A frame to put into a segment: its lsn, the one before it, and the one before its write. Its Seq is ten times
+    /// its lsn.
+    #[derive(Clone, Copy)]
+    struct Laid(u64, u64, u64);
+
+    fn segment(id: u64, void_above: u64, synced: u64, frames: &[Laid]) -> Vec<u8> {
+        let bases = Bases { void_above: Lsn(void_above), synced: Lsn(synced) };
+        let mut bytes = Header { version: VERSION, id, bases, segment_bytes: SEGMENT_BYTES as u32 }.encode();
+        for Laid(lsn, prev_lsn, base) in frames {
+            let place = Place { segment: id, offset: bytes.len(), prev_lsn: Lsn(*prev_lsn), base: Lsn(*base) };
+            let effects = vec![Effect::Forget { lane: Lane::State, to: Seq(*lsn) }];
+            let frame = Frame { lsn: Lsn(*lsn), prev_seq: Seq(prev_lsn * 10), effects };
+            frame::encode(&mut bytes, &frame, place);
+        }
+        bytes.resize(SEGMENT_BYTES, 0);
+        bytes
+    }
+
+    fn read(segments: &[Vec<u8>], checkpoint: u64) -> Replay {
+        read_stopped(segments, checkpoint, false)
+    }
+
+    fn read_stopped(segments: &[Vec<u8>], checkpoint: u64, stopped: bool) -> Replay {
+        let disk = SimDisk::new(1);
+        for (id, bytes) in (1..).zip(segments) {
+            disk.create(Path::new(&format!("log/{id:016x}.seg"))).unwrap().pwrite(0, bytes).unwrap();
+        }
+        let checkpoint = Checkpoint { lsn: Lsn(checkpoint), seq: Seq(checkpoint * 10) };
+        recover(Arc::new(disk), Path::new("log"), SEGMENT_BYTES as u32, checkpoint, stopped).unwrap().1
+    }
+
+    fn lsns(replay: &Replay) -> Vec<u64> {
+        replay.frames.iter().map(|frame| frame.lsn.0).collect()
+    }
+
+    #[test]
+    fn frames_up_to_the_checkpoint_are_left_out() {
+        let log =
+            [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1), Laid(4, 2, 2)]), segment(2, 4, 4, &[Laid(5, 4, 4)])];
+        for (checkpoint, expected) in [(0, vec![1, 2, 4, 5]), (2, vec![4, 5]), (4, vec![5]), (5, vec![])] {
+            let replay = read(&log, checkpoint);
+            assert_eq!(lsns(&replay), expected);
+            assert_eq!((replay.last, replay.gaps.len(), replay.open_end), (Lsn(5), 0, false));
+        }
+    }
+
+    #[test]
+    fn frames_written_again_in_a_younger_segment_count_once() {
+        let log = [
+            segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1), Laid(3, 2, 1)]),
+            segment(2, 1, 1, &[Laid(2, 1, 1), Laid(3, 2, 1), Laid(4, 3, 1)]),
+        ];
+        let replay = read(&log, 0);
+        assert_eq!(lsns(&replay), [1, 2, 3, 4]);
+        assert_eq!((replay.newest_write, replay.newest_write_prev), (3, Lsn(1)));
+    }
+
+    #[test]
+    fn frames_above_the_base_of_a_younger_segment_are_void_also_if_it_is_empty() {
+        let log = [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1)]), segment(2, 1, 1, &[])];
+        assert_eq!(lsns(&read(&log, 0)), [1]);
+    }
+
+    #[test]
+    fn a_copy_that_is_torn_leaves_the_first_one_in_force() {
+        let second = segment(2, 3, 1, &[Laid(2, 1, 1), Laid(3, 2, 1)]);
+        let first = segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1), Laid(3, 2, 1)]);
+        for torn in [64, 70, 120, 200] {
+            let mut torn_copy = second.clone();
+            torn_copy[torn..].fill(0);
+            let replay = read(&[first.clone(), torn_copy], 0);
+            assert_eq!(lsns(&replay), [1, 2, 3], "torn at {torn}");
+            assert_eq!((replay.gaps.len(), replay.open_end), (0, false));
+        }
+    }
+
+    #[test]
+    fn frames_that_were_synced_and_are_gone_are_an_open_end() {
+        let log = [segment(1, 0, 0, &[Laid(1, 0, 0)]), segment(2, 5, 5, &[])];
+        let replay = read(&log, 0);
+        assert!(replay.open_end);
+        assert_eq!((lsns(&replay), replay.last), (vec![1], Lsn(5)), "their positions are not used again");
+        assert!(!read(&log, 5).open_end, "the checkpoint has them");
+    }
+
+    #[test]
+    fn a_hole_between_segments_is_a_gap_of_the_seqs_in_it() {
+        let log = [segment(1, 0, 0, &[Laid(1, 0, 0)]), segment(2, 7, 7, &[Laid(8, 7, 7)])];
+        let replay = read(&log, 0);
+        assert_eq!(lsns(&replay), [1, 8]);
+        assert_eq!(replay.gaps, [Gap { from: Seq(0), to: Seq(70) }]);
+    }
+
+    #[test]
+    fn a_log_that_begins_above_the_checkpoint_says_so() {
+        let log = [segment(1, 4, 4, &[Laid(5, 4, 4)])];
+        assert!(read(&log, 3).begins_late);
+        assert!(!read(&log, 4).begins_late);
+    }
+
+    #[test]
+    fn after_a_clean_stop_nothing_above_the_checkpoint_counts() {
+        let log = [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1)])];
+        let replay = read_stopped(&log, 1, true);
+        assert_eq!((lsns(&replay), replay.last, replay.open_end), (vec![], Lsn(1), false));
+    }
+
+    #[test]
+    fn a_damaged_header_costs_no_frame() {
+        let mut log = [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1)])];
+        log[0][20] ^= 1;
+        assert_eq!(lsns(&read(&log, 0)), [1, 2]);
+    }
+
+    #[test]
+    fn bytes_of_another_segment_are_no_frames() {
+        let old = segment(9, 0, 0, &[Laid(7, 6, 6), Laid(8, 7, 7)]);
+        assert!(lsns(&read(&[old], 0)).is_empty(), "a spare that got its name and not yet its header");
+        let mut reused = segment(1, 0, 0, &[Laid(1, 0, 0)]);
+        let tail = 64 + HEAD_BYTES + 10;
+        reused[tail..].copy_from_slice(&segment(9, 0, 0, &[Laid(7, 6, 6), Laid(8, 7, 7)])[tail..]);
+        assert_eq!(lsns(&read(&[reused], 0)), [1]);
+    }
+
+    #[test]
+    fn a_search_looks_at_each_place_behind_long_zeros() {
+        for shift in 0..140 {
+            let mut bytes = segment(1, 0, 0, &[]);
+            let offset = 900 + shift;
+            let place = Place { segment: 1, offset, prev_lsn: Lsn(0), base: Lsn(0) };
+            // 256 bytes and more: the length begins with a zero byte or not.
+            for length in [1, 206, 300] {
+                let sink = "x".repeat(length).into();
+                let frame = Frame { lsn: Lsn(1), prev_seq: Seq(0), effects: vec![Effect::Release { sink }] };
+                let mut written = Vec::new();
+                frame::encode(&mut written, &frame, place);
+                bytes[offset..offset + written.len()].copy_from_slice(&written);
+                let scan = Scan::new(1, &bytes, Lsn::ZERO).run();
+                assert_eq!((scan.frames.len(), scan.damaged), (1, true), "length {length} at {offset}");
+                bytes[offset..].fill(0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_ends_when_too_much_looks_like_frames() {
+        let mut bytes = vec![0; SEGMENT_BYTES];
+        for offset in (64..3000).step_by(40) {
+            let head = [1000_u32.to_le_bytes(), [0; 4]].concat();
+            bytes[offset..offset + 8].copy_from_slice(&head);
+            bytes[offset + 8..offset + 16].copy_from_slice(&9_u64.to_le_bytes());
+        }
+        let scan = Scan::new(1, &bytes, Lsn::ZERO).run();
+        assert!(scan.damaged && scan.frames.is_empty());
+        assert!(scan.budget < 1000, "{} left of {}", scan.budget, SEGMENT_BYTES * SEARCH_FACTOR);
+    }
+
+    #[test]
+    fn foreign_files_and_drafts_in_the_directory_do_not_matter() {
+        let disk = SimDisk::new(1);
+        for name in ["0000000000000007.new", "README", "zz.seg", "0000000000000003.spare"] {
+            disk.create(&Path::new("log").join(name)).unwrap();
+        }
+        let (log, replay) =
+            recover(Arc::new(disk.clone()), Path::new("log"), 4096, Checkpoint::default(), false).unwrap();
+        assert!(!replay.found && replay.frames.is_empty());
+        assert_eq!((log.spares.len(), log.next_id), (1, 8));
+        assert_eq!(disk.files(Path::new("log")).len(), 3, "the draft is removed");
     }
 }

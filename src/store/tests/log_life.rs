@@ -238,3 +238,85 @@ fn a_store_can_be_moved_to_another_thread() {
     fn is_send<T: Send>() {}
     is_send::<Store>();
 }
+
+#[test]
+fn a_segment_that_failed_is_never_written_again() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed);
+        let (mut store, _) = rig.open();
+        store.commit(&[put(1, 0, 1, "a")]).unwrap();
+        rig.disk.fail(1000);
+        store.commit(&[put(2, 1, 2, "b")]).unwrap_err();
+        rig.disk.fail(0);
+        let failed = rig.segments().remove(0);
+        let before = rig.disk.read(&failed).unwrap();
+        store.commit(&[put(2, 1, 2, "b"), put(3, 2, 3, "c")]).unwrap();
+        assert_eq!(rig.disk.read(&failed).unwrap(), before);
+        assert_eq!(rig.segments().len(), 2);
+        store.checkpoint().unwrap();
+        assert_eq!(rig.disk.files(Path::new("data/store/log")).len(), 1, "nor is it used as a spare");
+    }
+}
+
+#[test]
+fn what_a_start_has_shown_survives_a_power_cut_though_its_sync_had_failed() {
+    let mut shown = 0;
+    for seed in 0..60 {
+        let rig = Rig::new(seed);
+        let (mut store, _) = rig.open();
+        rig.disk.fail(400);
+        let committed = store.commit(&[put_body(1, 0, 1, "a", &[7; 3000])]);
+        rig.disk.fail(0);
+        drop(store);
+        let (store, recovered) = rig.open();
+        shown += usize::from(committed.is_err() && !recovered.tail.is_empty());
+        drop(store);
+        rig.disk.cut();
+        assert_eq!(rig.open().1.tail, recovered.tail, "seed {seed}");
+    }
+    assert!(shown > 5, "{shown} starts have seen a write whose sync had failed");
+}
+
+#[test]
+fn a_start_on_a_full_disk_goes_on_as_soon_as_there_is_room() {
+    let rig = Rig::new(1);
+    let (mut store, _) = rig.open();
+    store.commit(&[put(1, 0, 1, "a")]).unwrap();
+    drop(store);
+    rig.disk.fill(true);
+    let refusal = rig.try_open().err().expect("the identity cannot be written");
+    assert!(matches!(refusal, StoreError::Io { .. }), "{refusal}");
+    rig.disk.fill(false);
+    let (mut store, recovered) = rig.open();
+    assert_eq!((recovered.tail.len(), recovered.gaps.len()), (1, 0));
+    rig.disk.fill(true);
+    let body = vec![7; 5000];
+    store.commit(&[put_body(2, 1, 2, "b", &body)]).unwrap();
+    store.commit(&[put_body(3, 2, 3, "c", &body)]).unwrap_err();
+    store.commit(&[put_body(3, 2, 3, "c", &body)]).unwrap_err();
+    store.checkpoint().unwrap();
+    assert!(store.commit(&[put_body(3, 2, 3, "c", &body)]).is_ok(), "the checkpoint has made room");
+    rig.disk.fill(false);
+    drop(store);
+    rig.disk.cut();
+    assert_eq!(Truth::of(&rig.open().1).newest.len(), 3);
+}
+
+#[test]
+fn a_commit_of_nothing_writes_nothing() {
+    let rig = Rig::new(1);
+    let (mut store, _) = rig.open();
+    rig.disk.fail(1000);
+    assert_eq!(store.commit(&[]).unwrap(), 0);
+    store.checkpoint().unwrap();
+}
+
+#[test]
+fn a_commit_costs_its_frames_and_nothing_more() {
+    let rig = Rig::new(1);
+    let (mut store, _) = rig.open();
+    let frames = [put(1, 0, 1, "a"), put(2, 1, 2, "b")];
+    let expected: usize = frames.iter().map(frame_bytes).sum();
+    assert_eq!(store.commit(&frames).unwrap(), expected as u64);
+    assert_eq!(store.log_bytes(), expected as u64);
+}

@@ -171,41 +171,6 @@ fn a_flipped_bit_in_sled_loses_nothing_silently() {
 }
 
 #[test]
-fn what_can_be_read_of_a_damaged_keyed_store_is_carried_over() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("sled");
-    let entries: BTreeMap<Vec<u8>, Vec<u8>> =
-        (0..300_u32).map(|n| (format!("s/key{n:03}").into_bytes(), vec![n as u8 | 1; 20_000])).collect();
-    let mut keyed = SledKeyed::new(&path);
-    keyed.load().unwrap();
-    let batch = entries.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-    keyed.apply(&Batch { entries: batch, ..Batch::default() }).unwrap();
-    keyed.load().unwrap();
-    drop(keyed);
-    let file = fs::read(path.join("db")).unwrap();
-    for part in 1..24 {
-        let at = part << 19;
-        if at >= file.len() {
-            break;
-        }
-        let mut damaged = file.clone();
-        damaged[at] ^= 1;
-        fs::write(path.join("db"), damaged).unwrap();
-        let mut keyed = SledKeyed::new(&path);
-        let loaded = keyed.load().unwrap();
-        eprintln!("{at} of {} : {} {}", file.len(), loaded.entries.len(), loaded.damages);
-        drop(keyed);
-        if let Ok(_) = fs::remove_dir_all(dir.path().join("sled.corrupt-1")) {}
-        fs::remove_dir_all(&path).unwrap();
-        let mut keyed = SledKeyed::new(&path);
-        keyed.load().unwrap();
-        let batch = entries.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
-        keyed.apply(&Batch { entries: batch, ..Batch::default() }).unwrap();
-        keyed.load().unwrap();
-    }
-}
-
-#[test]
 fn a_deleted_keyed_store_is_rebuilt_from_what_the_log_holds() {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, _) = open(dir.path());
