@@ -33,7 +33,6 @@ fn what_was_committed_is_recovered_and_nothing_half() {
     assert!(cuts > 100 && errors > 100, "the histories are too tame: {cuts} cuts, {errors} failed commits");
 }
 
-#[expect(clippy::print_stderr, reason = "the seed of a failed history is for the one who mends it")]
 fn eprintln_seed(seed: u64) {
     eprintln!("failed: play it alone with TIDEGATE_SIM_SEED={seed}");
 }
