@@ -21,7 +21,10 @@ pub enum Verdict {
         /// The receipt: the highest Seq of the publish's visible effects.
         seq: Option<Seq>,
     },
-    /// No room. An MQTT 5 client is told 0x97, in its turn. MQTT 3.1.1 knows no refusal: that packet id is never
+    /// It can never be taken: its device or its size is beyond a bound. An MQTT 5 client is told 0x97; an MQTT 3.1.1
+    /// client, which would send it for ever, gets an acknowledgement. The engine counts the loss and warns of it.
+    Declined,
+    /// No room now. An MQTT 5 client is told 0x97, in its turn. MQTT 3.1.1 knows no refusal: that packet id is never
     /// acknowledged, those behind it are, and the client sends the message again when it reconnects.
     Refused,
 }

@@ -289,7 +289,8 @@ impl Conversation {
         let Answer { pkid, received, outcome } = answer;
         let (reason, seq) = match outcome {
             Outcome::Engine(Verdict::Stored { seq, .. }) => (PubAckReason::Success, seq),
-            Outcome::Engine(Verdict::Refused) => (PubAckReason::QuotaExceeded, None),
+            Outcome::Engine(Verdict::Declined) if self.profile.version == Version::V4 => (PubAckReason::Success, None),
+            Outcome::Engine(Verdict::Declined | Verdict::Refused) => (PubAckReason::QuotaExceeded, None),
             Outcome::NotAuthorized => (PubAckReason::NotAuthorized, None),
         };
         if reason == PubAckReason::Success {

@@ -156,13 +156,15 @@ impl State {
             }
             Err(refused) => {
                 self.count_refused(refused);
-                self.parts.pipeline.refused(put.as_ref(), self.parts.clock.now());
+                if refused == Refused::CommitQueueFull {
+                    self.parts.pipeline.refused(put.as_ref(), self.parts.clock.now());
+                }
                 // What subscribers have seen must be stored in the end, whatever becomes of the reading.
                 let kept = transitions();
                 if !kept.is_empty() {
                     self.keep(kept);
                 }
-                Some(Verdict::Refused)
+                Some(if refused == Refused::CommitQueueFull { Verdict::Refused } else { Verdict::Declined })
             }
         };
         match (ticket, verdict, outcome) {
@@ -201,7 +203,7 @@ impl State {
             Outcome::Held(_) => None,
             Outcome::Refused => {
                 self.count_refused(Refused::KeysMax);
-                Some(Verdict::Refused)
+                Some(Verdict::Declined)
             }
         }
     }
@@ -242,3 +244,8 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
+mod tests;

@@ -9,5 +9,6 @@
 
 mod broker;
 mod config;
+mod gateway;
 mod serve;
 mod tidy;

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
-use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::parts::{eventually, required, run};
+use crate::parts::{required, run};
 
 /// The lab.
 pub(crate) struct Kafka {
@@ -70,14 +69,6 @@ impl Kafka {
         let mut records: Vec<_> = printed.out.lines().map(Record::parse).collect();
         records.sort_by_key(|record| (record.partition, record.offset));
         records
-    }
-
-    /// Reads a topic until it holds what is wanted.
-    pub(crate) fn read_until(&self, topic: &str, within: Duration, enough: impl Fn(&[Record]) -> bool) -> Vec<Record> {
-        eventually(&format!("{topic} holds what is wanted"), within, || {
-            let records = self.read(topic);
-            enough(&records).then_some(records)
-        })
     }
 
     fn script(&self, args: &[&str]) {
