@@ -9,6 +9,7 @@
 
 mod broker;
 mod config;
+mod docs;
 mod gateway;
 mod serve;
 mod tidy;
