@@ -18,6 +18,9 @@ const CONFIG: &str = r#"
     [[source]]
     topic = "d/{device}/state"
     [[source]]
+    topic = "slow/{device}/{metric}"
+    uplink = { min_interval = "1h" }
+    [[source]]
     topic = "d/{device}/event"
     class = "event"
     [[alert]]
@@ -95,7 +98,15 @@ impl Client {
     }
 
     async fn publish(&mut self, pkid: u8, topic: &str, payload: &str) {
-        let mut packet = vec![0x32, u8::try_from(4 + topic.len() + payload.len()).unwrap()];
+        self.publish_as(0x32, pkid, topic, payload).await;
+    }
+
+    async fn clear(&mut self, pkid: u8, topic: &str) {
+        self.publish_as(0x33, pkid, topic, "").await;
+    }
+
+    async fn publish_as(&mut self, head: u8, pkid: u8, topic: &str, payload: &str) {
+        let mut packet = vec![head, u8::try_from(4 + topic.len() + payload.len()).unwrap()];
         packet.extend([0, u8::try_from(topic.len()).unwrap()]);
         packet.extend(topic.bytes().chain([0, pkid]).chain(payload.bytes()));
         self.send(&packet).await;
@@ -188,5 +199,20 @@ async fn a_transition_that_subscribers_saw_is_stored_although_its_reading_was_re
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(stored());
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_is_deleted_lets_go_of_the_acknowledgements_of_its_held_readings() {
+    let gateway = Gateway::start(options()).await;
+    let (mut device, mut user) = (gateway.connect(b'd').await, gateway.connect(b'u').await);
+    device.publish(1, "slow/a/t", "1").await;
+    assert_eq!(device.read(4).await, [0x40, 2, 0, 1]);
+    device.publish(2, "slow/a/t", "2").await;
+    device.publish(3, "d/b/state", r#"{"t":1}"#).await;
+    device.assert_silent().await;
+    user.clear(9, "slow/a/t").await;
+    assert_eq!(user.read(4).await, [0x40, 2, 0, 9]);
+    assert_eq!(device.read(8).await, [0x40, 2, 0, 2, 0x40, 2, 0, 3], "else this client is never answered again");
     gateway.stop().await;
 }

@@ -38,7 +38,7 @@ pub struct Step {
     pub alerts: Vec<Publication>,
     /// One frame.
     pub changes: Vec<Change>,
-    /// The device whose whole state is in `changes`.
+    /// The device whose whole state, or whose end, is in `changes`.
     pub put: Option<ObjectKey>,
     /// When the message may be acknowledged.
     pub outcome: Outcome,
@@ -157,7 +157,7 @@ impl Pipeline {
         }
     }
 
-    /// The frame of a step was refused: its device is tried again in a second.
+    /// The frame of a step was refused: its device, or the end of it, is tried again in a second.
     pub fn refused(&mut self, put: Option<&ObjectKey>, now: Millis) {
         if let Some(key) = put {
             self.held.insert((now + RETRY, key.clone()));
@@ -195,9 +195,12 @@ impl Pipeline {
     }
 
     fn flush(&self, key: &ObjectKey, wall: Stamp) -> Option<Step> {
-        let twin = self.twins.get(key).filter(|twin| twin.is_dirty())?;
         let mut step = Step { outcome: Outcome::Stored, ..Step::default() };
-        step.put(key, twin, wall);
+        match self.twins.get(key) {
+            Some(twin) if twin.is_dirty() => step.put(key, twin, wall),
+            Some(_) => return None,
+            None => step.delete(key, wall),
+        }
         Some(step)
     }
 
@@ -254,14 +257,18 @@ impl Pipeline {
     /// An empty retained message takes away what its topic named: one metric, or the device.
     fn on_cleared(&mut self, target: &Target, wall: Stamp) -> Step {
         let device = &target.device;
-        let mut step = Step::default();
-        let Some(twin) = self.twins.get_mut(device) else { return step };
-        step.outcome = Outcome::Stored;
+        let mut step = Step { outcome: Outcome::Stored, ..Step::default() };
+        let Some(twin) = self.twins.get_mut(device) else {
+            // Its Delete may wait for the disk, or for room. For a key that it does not know the queue does nothing.
+            step.delete(device, wall);
+            return step;
+        };
         if let Some(metric) = &target.metric {
-            if !twin.remove_metric(metric) {
+            let is_gone = twin.remove_metric(metric);
+            if !is_gone && !twin.is_dirty() {
                 return Step { outcome: Outcome::Suppressed(twin.lsn()), ..Step::default() };
             }
-            if !twin.state().metrics.is_empty() {
+            if !is_gone || !twin.state().metrics.is_empty() {
                 step.put(device, twin, wall);
                 return step;
             }
@@ -269,7 +276,7 @@ impl Pipeline {
         let mut transitions = Vec::new();
         self.rules.on_deleted(device, &mut transitions);
         self.publish(&transitions, None, wall, &mut step);
-        step.changes.push(Change::Delete { key: device.clone(), at: wall });
+        step.delete(device, wall);
         self.twins.remove(device);
         step
     }
@@ -300,6 +307,11 @@ impl Step {
 
     fn put(&mut self, key: &ObjectKey, twin: &Twin, at: Stamp) {
         self.changes.push(Change::Put { key: key.clone(), at, body: json(twin.state()).into() });
+        self.put = Some(key.clone());
+    }
+
+    fn delete(&mut self, key: &ObjectKey, at: Stamp) {
+        self.changes.push(Change::Delete { key: key.clone(), at });
         self.put = Some(key.clone());
     }
 }

@@ -201,8 +201,42 @@ fn an_empty_retained_message_takes_the_device_away_and_resolves_its_alerts() {
     let step = pipeline.on_message(&cleared, Millis(5), wall(5));
     assert_eq!(alerts(&step).first().map(|a| (a.state, a.transition)), Some((AlertState::Resolved, 2)));
     assert!(matches!(step.changes.last(), Some(Change::Delete { key, .. }) if &**key.name() == "a"));
-    let again = pipeline.on_message(&cleared, Millis(6), wall(6));
-    assert_eq!((again.changes.len(), again.outcome), (0, Outcome::Nothing));
+}
+
+#[test]
+fn a_second_deletion_waits_for_the_first_one_instead_of_being_acknowledged_at_once() {
+    let mut pipeline = pipeline();
+    send(&mut pipeline, "plant/l1/a/state", r#"{"temperature":1}"#, 0, 1);
+    let cleared = Message { retain: true, ..message("plant/l1/a/state", "") };
+    for ms in [5, 6] {
+        let step = pipeline.on_message(&cleared, Millis(ms), wall(0));
+        assert!(matches!(step.changes.as_slice(), [Change::Delete { .. }]));
+        assert_eq!(step.outcome, Outcome::Stored, "the queue says where the Delete is");
+    }
+}
+
+#[test]
+fn a_deletion_that_found_no_room_is_tried_again() {
+    let mut pipeline = pipeline();
+    send(&mut pipeline, "plant/l1/a/state", r#"{"temperature":1}"#, 0, 1);
+    let cleared = Message { retain: true, ..message("plant/l1/a/state", "") };
+    let step = pipeline.on_message(&cleared, Millis(5), wall(0));
+    pipeline.refused(step.put.as_ref(), Millis(5));
+    let again = pipeline.on_time(Millis(1005), wall(0));
+    let changes = &again.first().expect("it is not forgotten").changes;
+    assert!(matches!(changes.as_slice(), [Change::Delete { key, .. }] if &**key.name() == "a"));
+}
+
+#[test]
+fn a_metric_whose_removal_found_no_room_is_not_acknowledged_as_known_to_be_gone() {
+    let mut pipeline = pipeline();
+    send(&mut pipeline, "slow/a/t", "1", 0, 1);
+    send(&mut pipeline, "slow/a/u", "2", 5000, 2);
+    let cleared = Message { retain: true, ..message("slow/a/t", "") };
+    let step = pipeline.on_message(&cleared, Millis(9000), wall(0));
+    pipeline.refused(step.put.as_ref(), Millis(9000));
+    let again = pipeline.on_message(&cleared, Millis(9001), wall(0));
+    assert_eq!((again.outcome, again.changes.len()), (Outcome::Stored, 1));
 }
 
 #[test]
