@@ -43,6 +43,18 @@ impl Ticket {
         self.is_settled = true;
         self.board.settle(self.number, Outcome::Engine(verdict));
     }
+
+    /// A ticket without a connection, and a way to ask what it was settled with.
+    #[cfg(test)]
+    pub(crate) fn loose() -> (Self, impl FnOnce() -> Option<Verdict>) {
+        let board = Arc::new(Board::new(Arc::default()));
+        let ticket = board.open(1, Duration::ZERO);
+        let verdict = move || match board.release(Lsn(u64::MAX))?.outcome {
+            Outcome::Engine(verdict) => Some(verdict),
+            Outcome::NotAuthorized => None,
+        };
+        (ticket, verdict)
+    }
 }
 
 impl Drop for Ticket {

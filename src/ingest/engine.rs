@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::pipeline::{Outcome, Pipeline, Step};
 use crate::broker::{Alerter, Inbound, Ticket, Verdict};
-use crate::model::{Change, Lsn, ObjectKey, QoS, Seq};
+use crate::model::{Change, Lane, Lsn, Millis, ObjectKey, QoS, Seq};
 use crate::queue::{Added, Intake, Refused};
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::{Metrics, Reason};
@@ -22,6 +22,9 @@ const BATCH_MAX: usize = 256;
 
 /// Transitions that wait for room in the commit queue; beyond it the oldest is dropped, counted and logged.
 const BACKLOG_MAX: usize = 10_000;
+
+/// A kind of refusal is warned of at most so often.
+const WARN_PAUSE: Duration = Duration::from_mins(1);
 
 /// The engine comes by at least this often, for its heartbeat.
 const TICK: Duration = Duration::from_millis(500);
@@ -54,8 +57,7 @@ impl Engine {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let heart = Heartbeat::default();
         heart.beat(parts.clock.now());
-        let mut state =
-            State { parts, heart: heart.clone(), held: HashMap::new(), backlog: VecDeque::new(), full_warned: false };
+        let mut state = State::new(parts, heart.clone());
         let thread =
             std::thread::Builder::new().name("tidegate-engine".into()).spawn(move || runtime.block_on(state.run()))?;
         Ok(Self { thread, heart })
@@ -82,15 +84,22 @@ struct State {
     heart: Heartbeat,
     /// Tickets of readings that `min_interval` keeps back, by device; bounded by the clients' in-flight windows.
     held: HashMap<ObjectKey, Vec<Ticket>>,
-    backlog: VecDeque<Vec<Change>>,
-    full_warned: bool,
+    /// Transitions that were published and found no room; they go before any later one.
+    backlog: VecDeque<Change>,
+    /// When which refusal was warned of last.
+    warned: HashMap<&'static str, Millis>,
 }
 
 impl State {
+    fn new(parts: EngineParts, heart: Heartbeat) -> Self {
+        Self { parts, heart, held: HashMap::new(), backlog: VecDeque::new(), warned: HashMap::new() }
+    }
+
     async fn run(&mut self) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
-        let start = self.parts.pipeline.on_start(self.parts.clock.wall());
-        self.take(start, None, None);
+        for step in self.parts.pipeline.on_start(self.parts.clock.wall()) {
+            self.take(step, None, None);
+        }
         loop {
             let wait = self.wait();
             tokio::select! {
@@ -145,34 +154,36 @@ impl State {
     /// Publishes a step's alerts, adds its changes, and settles the ticket. In this order.
     fn take(&mut self, step: Step, ticket: Option<Ticket>, received: Option<Duration>) {
         self.publish(&step, received);
+        self.work_off_backlog();
         let Step { changes, put, outcome, .. } = step;
-        let transitions = || changes.iter().filter(|c| matches!(c, Change::Alert { .. })).cloned().collect::<Vec<_>>();
         let verdict = match self.add(&changes) {
             Ok(added) => {
-                self.full_warned &= changes.is_empty();
                 self.parts.pipeline.added(put.as_ref(), added.lsn, self.parts.clock.now());
-                self.settle_held(put.as_ref(), Verdict::Stored { lsn: added.lsn, seq: added.seq });
+                self.settle_held(put.as_ref(), self.unless_backlog(Verdict::Stored { lsn: added.lsn, seq: added.seq }));
                 self.verdict(&outcome, added)
             }
-            Err(refused) => {
-                self.count_refused(refused);
-                if refused == Refused::CommitQueueFull {
-                    self.parts.pipeline.refused(put.as_ref(), self.parts.clock.now());
-                }
-                // What subscribers have seen must be stored in the end, whatever becomes of the reading.
-                let kept = transitions();
-                if !kept.is_empty() {
-                    self.keep(kept);
-                }
-                Some(if refused == Refused::CommitQueueFull { Verdict::Refused } else { Verdict::Declined })
-            }
+            Err(refused) => Some(self.refuse(refused, changes, put.as_ref())),
         };
         match (ticket, verdict, outcome) {
-            (Some(ticket), _, Outcome::Held(key)) => self.held.entry(key).or_default().push(ticket),
-            (Some(ticket), Some(verdict), _) => ticket.settle(verdict),
-            (Some(ticket), None, _) => ticket.settle(Verdict::Refused),
+            (Some(ticket), None, Outcome::Held(key)) => self.held.entry(key).or_default().push(ticket),
+            (Some(ticket), verdict, _) => ticket.settle(verdict.unwrap_or(Verdict::Refused)),
             (None, ..) => {}
         }
+    }
+
+    /// The step found no room. What subscribers have seen must be stored in the end, whatever becomes of the reading.
+    fn refuse(&mut self, refused: Refused, changes: Vec<Change>, put: Option<&ObjectKey>) -> Verdict {
+        self.count_refused(refused);
+        let transitions: Vec<_> = changes.into_iter().filter(is_transition).collect();
+        let is_full = refused == Refused::CommitQueueFull;
+        if is_full || !transitions.is_empty() {
+            // Without its transitions the state may find room.
+            self.parts.pipeline.refused(put, self.parts.clock.now());
+        } else {
+            self.settle_held(put, Verdict::Declined);
+        }
+        transitions.into_iter().for_each(|transition| self.keep(transition));
+        if is_full { Verdict::Refused } else { Verdict::Declined }
     }
 
     fn publish(&self, step: &Step, received: Option<Duration>) {
@@ -191,13 +202,17 @@ impl State {
         if changes.is_empty() {
             return Ok(Added { lsn: Lsn::ZERO, seq: None });
         }
+        if !self.backlog.is_empty() && changes.iter().any(is_transition) {
+            return Err(Refused::CommitQueueFull);
+        }
         self.parts.intake.add(changes.to_vec())
     }
 
     fn verdict(&mut self, outcome: &Outcome, added: Added) -> Option<Verdict> {
-        let stored = |lsn: Lsn, seq: Option<Seq>| Some(Verdict::Stored { lsn, seq });
+        let stored = |lsn: Lsn, seq: Option<Seq>| Some(self.unless_backlog(Verdict::Stored { lsn, seq }));
         match outcome {
-            Outcome::Nothing | Outcome::Unmapped => stored(Lsn::ZERO, None),
+            Outcome::Unmapped => Some(Verdict::Stored { lsn: Lsn::ZERO, seq: None }),
+            Outcome::Nothing => stored(Lsn::ZERO, None),
             Outcome::Suppressed(base) => stored(*base, None),
             Outcome::Stored => stored(added.lsn, added.seq),
             Outcome::Held(_) => None,
@@ -206,6 +221,11 @@ impl State {
                 Some(Verdict::Declined)
             }
         }
+    }
+
+    /// A message that is sent once more has no transition any more; the one of its first time may be in the backlog.
+    fn unless_backlog(&self, verdict: Verdict) -> Verdict {
+        if self.backlog.is_empty() { verdict } else { Verdict::Refused }
     }
 
     fn settle_held(&mut self, put: Option<&ObjectKey>, verdict: Verdict) {
@@ -221,28 +241,50 @@ impl State {
             Refused::TooLarge => "too_large",
         };
         self.parts.metrics.refused.get_or_create(&Reason { reason }).inc();
-        if !std::mem::replace(&mut self.full_warned, true) {
+        if self.may_warn(reason) {
             warn!(reason, "publishes are refused: {refused}");
         }
     }
 
-    fn keep(&mut self, transitions: Vec<Change>) {
+    fn may_warn(&mut self, reason: &'static str) -> bool {
+        let now = self.parts.clock.now();
+        let is_due = self.warned.get(reason).is_none_or(|last| now.since(*last) >= WARN_PAUSE);
+        if is_due {
+            self.warned.insert(reason, now);
+        }
+        is_due
+    }
+
+    fn keep(&mut self, transition: Change) {
         if self.backlog.len() >= BACKLOG_MAX {
             self.backlog.pop_front();
-            let lane = crate::model::Lane::Alert;
-            self.parts.metrics.queue_dropped.get_or_create(&lane.into()).inc();
+            self.count_dropped_transition();
         }
-        self.backlog.push_back(transitions);
+        self.backlog.push_back(transition);
     }
 
     fn work_off_backlog(&mut self) {
-        while let Some(changes) = self.backlog.pop_front() {
-            if self.parts.intake.add(changes.clone()).is_err() {
-                self.backlog.push_front(changes);
-                return;
+        while let Some(transition) = self.backlog.front() {
+            match self.parts.intake.add(vec![transition.clone()]) {
+                Ok(_) => {}
+                Err(Refused::CommitQueueFull) => return,
+                // It never finds room, and those behind it shall not wait for it.
+                Err(refused) => {
+                    self.count_refused(refused);
+                    self.count_dropped_transition();
+                }
             }
+            self.backlog.pop_front();
         }
     }
+
+    fn count_dropped_transition(&self) {
+        self.parts.metrics.queue_dropped.get_or_create(&Lane::Alert.into()).inc();
+    }
+}
+
+fn is_transition(change: &Change) -> bool {
+    matches!(change, Change::Alert { .. })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::broker::Broker;
 use crate::config::{self, Config};
-use crate::queue::testing::{RamLog, options};
+use crate::queue::testing::{House, RamLog, key, options};
 use crate::queue::{Committer, DeltaFifo, QueueOptions};
 use crate::rules::RuleEngine;
 use crate::runtime::clock::SystemClock;
@@ -215,4 +215,101 @@ async fn a_device_that_is_deleted_lets_go_of_the_acknowledgements_of_its_held_re
     assert_eq!(user.read(4).await, [0x40, 2, 0, 9]);
     assert_eq!(device.read(8).await, [0x40, 2, 0, 2, 0x40, 2, 0, 3], "else this client is never answered again");
     gateway.stop().await;
+}
+
+/// An engine without its thread, on a queue whose commits the test makes happen.
+async fn still(options: &QueueOptions) -> (State, House) {
+    let mut house = House::new(options);
+    let config: Config = toml::from_str(CONFIG).unwrap();
+    let rules = RuleEngine::compile(&config.alert).unwrap();
+    let pipeline = Pipeline::new(&config.source, "default", rules, 100).unwrap();
+    let (sender, inbound) = mpsc::channel(1);
+    let (clock, metrics) = (house.clock.clone(), house.metrics.clone());
+    let listen = config::Broker { listen: "127.0.0.1:0".parse().unwrap(), ..config::Broker::default() };
+    let broker =
+        Broker::bind(&listen, sender, house.durable_lsn.clone(), clock.clone(), metrics.clone()).await.unwrap();
+    let intake = std::mem::replace(&mut house.intake, House::new(options).intake);
+    let parts = EngineParts { pipeline, intake, alerter: broker.alerter(), inbound, clock, metrics };
+    (State::new(parts, Heartbeat::default()), house)
+}
+
+fn publish(engine: &mut State, topic: &str, payload: &str, ticket: Option<Ticket>) {
+    let payload = bytes::Bytes::copy_from_slice(payload.as_bytes());
+    let message = crate::model::Message {
+        client: "c".into(),
+        topic: topic.into(),
+        payload,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+    };
+    engine.on_inbound(Inbound { message, received: Duration::ZERO, ticket });
+}
+
+/// Fills the commit queue with events.
+fn fill(engine: &mut State) {
+    let refused =
+        |engine: &State| engine.parts.metrics.refused.get_or_create(&Reason { reason: "commit_queue_full" }).get();
+    while refused(engine) == 0 {
+        publish(engine, "d/x/event", "0123456789", None);
+    }
+}
+
+fn small() -> QueueOptions {
+    QueueOptions { commit_queue_bytes_max: 1500, ..options() }
+}
+
+#[tokio::test]
+async fn a_later_transition_never_overtakes_one_that_found_no_room() {
+    let (mut engine, mut house) = still(&small()).await;
+    fill(&mut engine);
+    publish(&mut engine, "d/a/state", r#"{"t":99}"#, None);
+    assert!(house.commit(), "now there is room");
+    publish(&mut engine, "d/a/state", r#"{"t":1}"#, None);
+    engine.on_time();
+    assert!(house.commit());
+    let newest = house.fifo.get(Lane::Alert, &key("Hot.a")).unwrap();
+    let newest: crate::model::Alert = serde_json::from_slice(&newest.body).unwrap();
+    assert_eq!(newest.id, "Hot/a/2", "the alert is resolved, and so it stays");
+}
+
+#[tokio::test]
+async fn a_message_sent_once_more_is_not_acknowledged_while_its_transition_waits_for_room() {
+    let (mut engine, mut house) = still(&small()).await;
+    publish(&mut engine, "d/a/state", r#"{"t":10}"#, None);
+    fill(&mut engine);
+    for _ in 0..2 {
+        let (ticket, verdict) = Ticket::loose();
+        publish(&mut engine, "d/a/state", r#"{"t":99}"#, Some(ticket));
+        assert_eq!(verdict(), Some(Verdict::Refused));
+    }
+    assert!(house.commit());
+    let (ticket, verdict) = Ticket::loose();
+    publish(&mut engine, "d/a/state", r#"{"t":99}"#, Some(ticket));
+    assert!(matches!(verdict(), Some(Verdict::Stored { .. })));
+    assert!(house.commit());
+    assert!(house.fifo.get(Lane::Alert, &key("Hot.a")).is_some());
+}
+
+#[tokio::test]
+async fn a_transition_that_never_finds_room_is_counted_and_holds_nobody_up() {
+    let (mut engine, mut house) = still(&QueueOptions { keys_max: 1, ..options() }).await;
+    for device in ["a", "b"] {
+        publish(&mut engine, &format!("d/{device}/event"), r#"{"t":99}"#, None);
+    }
+    publish(&mut engine, "d/a/event", r#"{"t":1}"#, None);
+    assert!(house.commit());
+    assert!(engine.backlog.is_empty());
+    assert_eq!(house.metrics.queue_dropped.get_or_create(&Lane::Alert.into()).get(), 1);
+    assert_eq!(house.fifo.stats().alerts, 1);
+}
+
+#[tokio::test]
+async fn a_refusal_is_warned_of_once_a_minute_whatever_finds_room_in_between() {
+    let (mut engine, house) = still(&small()).await;
+    assert!(engine.may_warn("keys_max"));
+    publish(&mut engine, "d/a/state", r#"{"t":1}"#, None);
+    assert!(!engine.may_warn("keys_max"), "a line a message fills the log, which lies on the same disk");
+    assert!(engine.may_warn("too_large"));
+    house.clock.advance(Duration::from_mins(1));
+    assert!(engine.may_warn("keys_max"));
 }

@@ -118,16 +118,17 @@ impl Pipeline {
         }
     }
 
-    /// Resolves restored alerts whose rule is gone or applies to their device no longer.
-    pub fn on_start(&mut self, wall: Stamp) -> Step {
-        let mut step = Step::default();
-        for (key, old) in std::mem::take(&mut self.orphans) {
+    /// Resolves restored alerts whose rule is gone or applies to their device no longer; one step each.
+    pub fn on_start(&mut self, wall: Stamp) -> Vec<Step> {
+        let resolve = |(key, old): (ObjectKey, Alert)| {
+            let mut step = Step { outcome: Outcome::Stored, ..Step::default() };
             let transition = old.transition + 1;
             let id = Alert::make_id(&old.alert, &old.device, transition);
             let (state, time, clock) = (AlertState::Resolved, wall.rfc3339(), wall.clock);
             step.tell(key, wall, &Alert { id, state, transition, time, clock, value: None, ..old });
-        }
-        step
+            step
+        };
+        std::mem::take(&mut self.orphans).into_iter().map(resolve).collect()
     }
 
     /// Takes one publish.
@@ -174,12 +175,12 @@ impl Pipeline {
     pub fn on_time(&mut self, now: Millis, wall: Stamp) -> Vec<Step> {
         let mut transitions = Vec::new();
         self.rules.on_time(now, &mut transitions);
-        let mut steps = Vec::new();
-        if !transitions.is_empty() {
+        let tell = |transition| {
             let mut step = Step { outcome: Outcome::Stored, ..Step::default() };
-            self.publish(&transitions, None, wall, &mut step);
-            steps.push(step);
-        }
+            self.publish(std::slice::from_ref(transition), None, wall, &mut step);
+            step
+        };
+        let mut steps: Vec<Step> = transitions.iter().map(tell).collect();
         while self.held.first().is_some_and(|(until, _)| *until <= now) {
             if let Some((_, key)) = self.held.pop_first() {
                 steps.extend(self.flush(&key, wall));
