@@ -25,7 +25,7 @@ pub enum Verdict {
     /// client, which would send it for ever, gets an acknowledgement. The engine counts the loss and warns of it.
     Declined,
     /// No room now. An MQTT 5 client is told 0x97, in its turn. MQTT 3.1.1 knows no refusal: that packet id is never
-    /// acknowledged, those behind it are, and the client sends the message again when it reconnects.
+    /// acknowledged, those behind it are, and its connection is closed when something is stored again.
     Refused,
 }
 

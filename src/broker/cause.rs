@@ -25,6 +25,8 @@ pub(super) enum Cause {
     TakenOver,
     /// A QoS 1 message found the subscriber's queue full.
     SlowSubscriber,
+    /// A publish of an MQTT 3.1.1 client was refused, and there is room again: only a reconnect brings it once more.
+    Unstored,
     /// The gateway stops.
     Stopping,
     /// `connections_max` is reached.
@@ -57,7 +59,7 @@ impl Cause {
             Self::ReceiveMaximum => 0x93,
             Self::TopicAlias => 0x94,
             Self::PacketTooLarge => 0x95,
-            Self::SlowSubscriber | Self::ConnectionsMax => 0x97,
+            Self::SlowSubscriber | Self::Unstored | Self::ConnectionsMax => 0x97,
             Self::QosNotSupported => 0x9B,
             Self::SubscriptionId => 0xA1,
         }
@@ -77,6 +79,7 @@ impl Cause {
             Self::KeepAlive => "keep_alive",
             Self::TakenOver => "taken_over",
             Self::SlowSubscriber => "slow_subscriber",
+            Self::Unstored => "unstored",
             Self::Stopping => "stopping",
             Self::ConnectionsMax => "connections_max",
             Self::ConnectTimeout => "connect_timeout",

@@ -106,6 +106,7 @@ async fn enter(id: u64, hello: Hello, hub: &Arc<Hub>, links: &Links) -> Conversa
     let (session, former) = hub.enter(id, client, will);
     let version = profile.version;
     let mut talk = Conversation::new(Arc::clone(hub), session, profile);
+    talk.acknowledge(*links.durable.borrow(), hub.clock.ticks());
     if let Some(former) = former
         && timeout(TAKEOVER_MAX, former.gone.cancelled()).await.is_err()
         && let Some(will) = former.take_will()
@@ -223,6 +224,9 @@ fn step(
     }
     send_pending(talk, links)?;
     talk.acknowledge(*links.durable.borrow_and_update(), now);
+    if talk.has_to_come_back() {
+        return Err(Cause::Unstored.into());
+    }
     let has_more = talk.feed();
     if state.is_mute {
         talk.out.clear();
@@ -241,7 +245,7 @@ fn step(
         reads: taken != Taken::Blocked && !state.peer_gone,
         writes: !talk.out.is_empty(),
         sends: talk.has_pending(),
-        awaits_commit: talk.awaits_acks() && !state.durable_closed,
+        awaits_commit: talk.awaits_commit() && !state.durable_closed,
         is_busy: taken == Taken::Batch || is_free || (has_more && !state.is_mute),
     })
 }

@@ -95,6 +95,12 @@ pub(super) struct Conversation {
     replays: VecDeque<(Replay, Grant)>,
     pending: VecDeque<Inbound>,
     pending_bytes: usize,
+    /// The durable position as it was seen last.
+    durable: Lsn,
+    /// The durable position before any of the publishes that wait for their acknowledgement was read.
+    before: Lsn,
+    /// `before`, as it was when a publish was refused without a word.
+    unstored: Option<Lsn>,
 }
 
 impl Conversation {
@@ -114,6 +120,9 @@ impl Conversation {
             replays: VecDeque::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            durable: Lsn::ZERO,
+            before: Lsn::ZERO,
+            unstored: None,
         }
     }
 
@@ -140,6 +149,7 @@ impl Conversation {
 
     /// Writes the acknowledgements that are due.
     pub(super) fn acknowledge(&mut self, durable: Lsn, now: Duration) {
+        self.durable = durable;
         while let Some(answer) = self.board.release(durable) {
             self.answer(answer, now);
         }
@@ -164,6 +174,17 @@ impl Conversation {
     /// True while publishes wait for their acknowledgement.
     pub(super) fn awaits_acks(&self) -> bool {
         self.board.len() > 0
+    }
+
+    /// True while a move of the durable position may let something go on.
+    pub(super) fn awaits_commit(&self) -> bool {
+        self.awaits_acks() || self.unstored.is_some()
+    }
+
+    /// True if a publish was refused without a word and something has been stored since: then there is room again, and
+    /// the client has to come back to send it once more. Many clients stop for good with too many that are unanswered.
+    pub(super) fn has_to_come_back(&self) -> bool {
+        self.unstored.is_some_and(|before| before < self.durable)
     }
 
     /// True while publishes wait for the engine.
@@ -280,6 +301,9 @@ impl Conversation {
 
     fn pend(&mut self, delivery: &Delivery, received: Duration, pkid: Option<u16>) {
         let message = delivery.message(&self.session.client);
+        if !self.awaits_acks() {
+            self.before = self.durable;
+        }
         let ticket = pkid.map(|pkid| self.board.open(pkid, received));
         self.pending_bytes += message.payload.len();
         self.pending.push_back(Inbound { message, received, ticket });
@@ -297,6 +321,7 @@ impl Conversation {
             self.hub.metrics.ack_latency.observe(now.saturating_sub(received).as_secs_f64());
         } else if self.profile.version == Version::V4 {
             debug!(client = %self.session.client, pkid, "a refused publish is not acknowledged");
+            self.unstored.get_or_insert(self.before);
             return;
         }
         let receipt = seq.filter(|_| self.profile.receipts).map(|seq| seq.0);

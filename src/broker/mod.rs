@@ -14,8 +14,8 @@
 //! - Everything is bounded: connections, packets, subscriptions, queues, publishes under way, retained messages.
 //!
 //! What MQTT 3.1.1 has no word for: a publish that the engine refuses stays without an acknowledgement while those
-//! behind it get theirs (the client sends it again when it reconnects); a QoS 2 publish, and a publish to `$…` or
-//! `tidegate/alerts/…`, closes the connection. MQTT 5 clients are told 0x97, 0x9B and 0x87.
+//! behind it get theirs, and once something is stored again the connection is closed, for only a client that comes back
+//! sends it once more; a QoS 2 publish, and a publish to `$…` or `tidegate/alerts/…`, closes the connection at once. MQTT 5 clients are told 0x97, 0x9B and 0x87.
 //!
 //! What is not here: persistent sessions (asked for, they are answered as clean ones), QoS 2, TLS, WebSocket,
 //! accounts, shared subscriptions, subscription identifiers, topic aliases, delays of wills. Retained messages live in

@@ -113,6 +113,9 @@ impl Forming {
     pub(super) fn push(&mut self, records: Vec<Record>) -> Result<(Lsn, bool), Refused> {
         let replaces = |record: &&Record| record.lane == Lane::State && self.waiting.contains_key(&record.key);
         let growth: usize = records.iter().filter(|record| !replaces(record)).map(Record::cost).sum();
+        if growth > self.bytes_max {
+            return Err(Refused::TooLarge);
+        }
         if growth > 0 && self.bytes + self.in_flight + growth > self.bytes_max {
             return Err(Refused::CommitQueueFull);
         }
@@ -279,6 +282,13 @@ mod tests {
         forming.lock().push(vec![updated("a", 3), deleted("b", 4)]).unwrap();
         let deltas: Vec<_> = forming.lock().frames.values().flatten().map(|record| record.delta).collect();
         assert_eq!(deltas, [DeltaType::Added, DeltaType::Deleted]);
+    }
+
+    #[test]
+    fn a_message_that_never_fits_is_told_so_instead_of_to_try_again() {
+        let forming = forming(2);
+        let records = ["a", "b", "c"].map(|key| record(Lane::Event, key, 1));
+        assert_eq!(forming.lock().push(records.into()).unwrap_err(), Refused::TooLarge);
     }
 
     #[test]

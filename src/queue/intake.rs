@@ -42,7 +42,8 @@ pub enum Refused {
     /// `store.commit_queue_bytes_max` is reached, or the reserve of Seqs is spent and cannot be raised.
     #[error("the commit queue is full; the disk does not keep up")]
     CommitQueueFull,
-    /// The effects of the message do not fit into a frame of the log: more than 3 MiB of [`Record::cost`].
+    /// The effects of the message never fit: more than 3 MiB of [`Record::cost`], which is a frame of the log, or more
+    /// than `store.commit_queue_bytes_max`.
     #[error("the message has more effects than one frame of the log takes; lower broker.packet_bytes_max")]
     TooLarge,
     /// The message names a key that is new, and there is no slot for it.

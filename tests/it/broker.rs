@@ -75,6 +75,33 @@ async fn a_refused_publish_is_told_to_mqtt_5_and_never_acknowledged_to_3_1_1() {
 }
 
 #[tokio::test]
+async fn a_3_1_1_client_whose_publish_was_refused_has_to_come_back_when_there_is_room_again() {
+    let mut gateway = Gateway::start().await;
+    gateway.durable.send_replace(Lsn(7));
+    let mut raw = gateway.v4("c").await;
+    raw.send(&[publish_v4("t", 1, b""), publish_v4("t", 2, b"")].concat()).await;
+    drop(gateway.next_inbound().await);
+    gateway.next_inbound().await.ticket.unwrap().settle(stored(8, 1));
+    raw.ping().await;
+    gateway.durable.send_replace(Lsn(8));
+    assert_eq!(raw.closed().await, [0x40, 2, 0, 2], "what is stored is acknowledged before");
+    assert_eq!(gateway.sample("tidegate_mqtt_connections_closed_total{reason=\"unstored\"}"), Some(1.0));
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_forgotten_when_the_disk_went_on_before_it_was_heard() {
+    let mut gateway = Gateway::start().await;
+    let mut raw = gateway.v4("c").await;
+    raw.send(&publish_v4("t", 1, b"")).await;
+    let inbound = gateway.next_inbound().await;
+    gateway.durable.send_replace(Lsn(1));
+    drop(inbound);
+    assert_eq!(raw.closed().await, [0; 0]);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn an_engine_that_takes_nothing_stops_neither_pings_nor_deliveries() {
     let mut gateway = Gateway::start_with(config::Broker::default(), 1).await;
     let mut raw = gateway.subscriber(4, "c", "t").await;
