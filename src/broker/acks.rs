@@ -102,6 +102,11 @@ impl Board {
         lock(&self.slots).waiting.len()
     }
 
+    /// When the oldest publish that waits was read.
+    pub(super) fn oldest(&self) -> Option<Duration> {
+        lock(&self.slots).waiting.front().map(|slot| slot.received)
+    }
+
     /// The oldest publish, if its answer may go out now that `durable` is on disk.
     pub(super) fn release(&self, durable: Lsn) -> Option<Answer> {
         let mut slots = lock(&self.slots);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::cause::Cause;
-use super::conversation::{Conversation, End, Taken};
+use super::conversation::{CROWD_MAX, Conversation, End, Taken};
 use super::frame::Version;
 use super::handshake::{Hello, Refusal, greet, look_of};
 use super::hub::Hub;
@@ -184,6 +184,7 @@ async fn run(
             changed = links.durable.changed(), if next.awaits_commit => state.durable_closed = changed.is_err(),
             () = session.wake.notified() => {}
             () = tokio::task::yield_now(), if next.is_busy => {}
+            () = sleep(CROWD_MAX), if next.asks_again => {}
             () = links.shutdown.cancelled(), if !state.drains => {
                 state.drains = true;
                 alarm.set(sleep(DRAIN_MAX));
@@ -240,13 +241,14 @@ fn step(
         return Err(Cause::Stopping.into());
     }
     // What blocked may have moved since: then there is nothing to wait for.
-    let is_free = taken == Taken::Blocked && !state.drains && !talk.is_blocked(state.peer_gone);
+    let is_free = taken == Taken::Blocked && !state.drains && !talk.is_blocked(state.peer_gone, now);
     Ok(Waits {
         reads: taken != Taken::Blocked && !state.peer_gone,
         writes: !talk.out.is_empty(),
         sends: talk.has_pending(),
         awaits_commit: talk.awaits_commit() && !state.durable_closed,
         is_busy: taken == Taken::Batch || is_free || (has_more && !state.is_mute),
+        asks_again: taken == Taken::Blocked && !state.drains,
     })
 }
 
@@ -291,6 +293,7 @@ struct Waits {
     sends: bool,
     awaits_commit: bool,
     is_busy: bool,
+    asks_again: bool,
 }
 
 /// Sends to the engine, however full its channel is; the stop of the gateway gives it a last second.

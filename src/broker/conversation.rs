@@ -9,6 +9,7 @@ use rumqttd::protocol::{
     Filter, Packet, PubAckReason, Publish, PublishProperties, QoS as WireQoS, RetainForwardRule, Subscribe,
     SubscribeReasonCode, UnsubAckReason, Unsubscribe,
 };
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
 use super::acks::{Answer, Board, Outcome};
@@ -31,6 +32,13 @@ const OUT_BYTES: usize = 32 << 10;
 
 /// Publishes that wait for room in the engine's channel before nothing more is read.
 const PENDING_MAX: usize = 64;
+
+/// Beyond `inflight_max` an MQTT 3.1.1 client is not read so long. A disk that has not answered by then does not keep
+/// its readings from the rules, nor its pings from their answer.
+pub(super) const CROWD_MAX: Duration = Duration::from_secs(1);
+
+/// Publishes of one client that wait for their acknowledgement: there are no more packet ids.
+const UNANSWERED_MAX: usize = u16::MAX as usize;
 
 /// What CONNECT settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +109,8 @@ pub(super) struct Conversation {
     before: Lsn,
     /// `before`, as it was when a publish was refused without a word.
     unstored: Option<Lsn>,
+    /// Places among all that wait for an acknowledgement beyond their client's `inflight_max`.
+    beyond: Option<OwnedSemaphorePermit>,
 }
 
 impl Conversation {
@@ -123,13 +133,14 @@ impl Conversation {
             durable: Lsn::ZERO,
             before: Lsn::ZERO,
             unstored: None,
+            beyond: None,
         }
     }
 
     /// Takes packets from `input`; `now` is `Clock::ticks`. When the peer is gone, only the engine can block.
     pub(super) fn take(&mut self, input: &mut BytesMut, now: Duration, peer_gone: bool) -> Result<Taken, End> {
         for _ in 0..BATCH_MAX {
-            if self.is_blocked(peer_gone) {
+            if self.is_blocked(peer_gone, now) {
                 return Ok(Taken::Blocked);
             }
             let Some(header) = Header::read(input)? else { return Ok(Taken::All) };
@@ -152,6 +163,9 @@ impl Conversation {
         self.durable = durable;
         while let Some(answer) = self.board.release(durable) {
             self.answer(answer, now);
+        }
+        if self.beyond.is_some() && !self.is_crowd() {
+            self.beyond = None;
         }
     }
 
@@ -208,11 +222,29 @@ impl Conversation {
     }
 
     /// True while nothing may be taken.
-    pub(super) fn is_blocked(&self, peer_gone: bool) -> bool {
+    pub(super) fn is_blocked(&self, peer_gone: bool, now: Duration) -> bool {
         let engine = self.pending.len() >= PENDING_MAX || self.pending_bytes >= self.hub.packet_bytes_max();
         // MQTT 5 clients know the limit and are told when they break it; 3.1.1 clients are just not read.
-        let crowd = self.profile.version == Version::V4 && self.board.len() >= usize::from(self.inflight_max());
+        let crowd = self.profile.version == Version::V4 && self.is_crowd() && !self.may_go_beyond(now);
         engine || (!peer_gone && (crowd || self.out.len() >= OUT_BYTES))
+    }
+
+    fn is_crowd(&self) -> bool {
+        self.board.len() >= usize::from(self.inflight_max())
+    }
+
+    fn may_go_beyond(&self, now: Duration) -> bool {
+        let is_stale = self.board.oldest().is_some_and(|oldest| now.saturating_sub(oldest) >= CROWD_MAX);
+        is_stale && self.board.len() < UNANSWERED_MAX && self.hub.beyond.available_permits() > 0
+    }
+
+    /// Takes a place beyond `inflight_max` for the publish that comes.
+    fn go_beyond(&mut self) {
+        let Ok(place) = Arc::clone(&self.hub.beyond).try_acquire_owned() else { return };
+        match &mut self.beyond {
+            Some(places) => places.merge(place),
+            None => self.beyond = Some(place),
+        }
     }
 
     fn inflight_max(&self) -> u16 {
@@ -303,6 +335,9 @@ impl Conversation {
         let message = delivery.message(&self.session.client);
         if !self.awaits_acks() {
             self.before = self.durable;
+        }
+        if pkid.is_some() && self.is_crowd() {
+            self.go_beyond();
         }
         let ticket = pkid.map(|pkid| self.board.open(pkid, received));
         self.pending_bytes += message.payload.len();

@@ -152,6 +152,21 @@ fn mqtt_3_1_1_is_not_read_beyond_the_receive_maximum() {
 }
 
 #[test]
+fn mqtt_3_1_1_is_read_on_when_the_disk_does_not_answer_within_a_second() {
+    let mut talk = talk(Version::V4, config::Broker { inflight_max: 1, ..config::Broker::default() });
+    let mut input = BytesMut::from(&[qos1(1), qos1(2), qos1(3)].concat()[..]);
+    assert_eq!(talk.take(&mut input, Duration::ZERO, false), Ok(Taken::Blocked));
+    assert_eq!(talk.take(&mut input, CROWD_MAX, false), Ok(Taken::All));
+    assert_eq!(talk.hub.beyond.available_permits(), (1 << 20) - 2, "within a bound for all clients");
+    while let Some(ticket) = talk.pop_pending().and_then(|inbound| inbound.ticket) {
+        ticket.settle(Verdict::Stored { lsn: Lsn(1), seq: None });
+    }
+    talk.acknowledge(Lsn(1), CROWD_MAX);
+    assert_eq!(heard(&mut talk).len(), 12);
+    assert_eq!(talk.hub.beyond.available_permits(), 1 << 20);
+}
+
+#[test]
 fn nothing_is_taken_while_too_much_waits_for_the_engine() {
     let mut talk = talk(Version::V4, config::Broker::default());
     let mut input = BytesMut::from(&[0x30, 3, 0, 1, b'a'].repeat(PENDING_MAX + 1)[..]);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::cause::Cause;
@@ -20,6 +21,9 @@ use crate::runtime::metrics::{Metrics, Reason};
 /// Bytes that may wait for one subscriber beyond one packet of the largest size.
 const OUTBOUND_BYTES: usize = 4 << 20;
 
+/// Publishes of all clients that may wait for an acknowledgement beyond `inflight_max`: some 50 MB.
+const BEYOND_MAX: usize = 1 << 20;
+
 /// The shared core. It holds no end of the engine's channel: the engine itself holds an `Alerter`.
 pub(super) struct Hub {
     /// `[broker]`.
@@ -34,6 +38,8 @@ pub(super) struct Hub {
     pub(super) refusal_warning: Throttle,
     /// Rate limit of the line about what is no MQTT.
     pub(super) stranger_warning: Throttle,
+    /// Places for publishes that wait for their acknowledgement beyond their client's `inflight_max`.
+    pub(super) beyond: Arc<Semaphore>,
     tree: RwLock<Tree>,
     retained: RwLock<Retained>,
     clients: Mutex<HashMap<Arc<str>, Arc<Session>>>,
@@ -54,6 +60,7 @@ impl Hub {
             retained_warning: Throttle::default(),
             refusal_warning: Throttle::default(),
             stranger_warning: Throttle::default(),
+            beyond: Arc::new(Semaphore::new(BEYOND_MAX)),
             tree: RwLock::default(),
             retained: RwLock::new(retained),
             clients: Mutex::default(),

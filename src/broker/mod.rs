@@ -8,6 +8,9 @@
 //!   disconnected for one of QoS 1.
 //! - A full engine channel stops the reading of the publishing sockets only, after 64 more publishes each; their
 //!   deliveries, acknowledgements and pings go on up to there, and their keep-alive does not run against them.
+//! - An MQTT 3.1.1 client with `inflight_max` publishes that wait for their acknowledgement is not read, but for a
+//!   second only: what a disk does not answer must not keep readings from the rules. So up to 65 535 wait for each
+//!   client, and 2^20 more than `inflight_max` for all of them.
 //! - Every packet is checked as raw bytes before the codec sees it; no input makes a task panic.
 //! - All that a publish held is handed to the engine before its connection's client id is free for another one: a
 //!   client that comes back never overtakes itself, and its will comes before what it says next.

@@ -217,6 +217,22 @@ async fn a_device_that_is_deleted_lets_go_of_the_acknowledgements_of_its_held_re
     gateway.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_waits_for_no_disk_behind_however_many_acknowledgements_that_do() {
+    let gateway = Gateway::start(options()).await;
+    let (mut ear, mut device) = (gateway.connect(b'e').await, gateway.connect(b'd').await);
+    ear.subscribe_to_alerts().await;
+    gateway.disk.disk().refuse_commits = true;
+    for pkid in 1..=100 {
+        device.publish(pkid, "d/a/state", r#"{"t":1}"#).await;
+    }
+    device.publish(101, "d/a/state", r#"{"t":99}"#).await;
+    assert_eq!(ear.alert().await.id, "Hot/a/1", "inflight_max is 64");
+    gateway.disk.disk().refuse_commits = false;
+    assert_eq!(device.read(4 * 101).await.get(400..), Some(&[0x40, 2, 0, 101][..]));
+    gateway.stop().await;
+}
+
 /// An engine without its thread, on a queue whose commits the test makes happen.
 async fn still(options: &QueueOptions) -> (State, House) {
     let mut house = House::new(options);
