@@ -15,7 +15,7 @@ use crate::config::{self, Config, Paths};
 use crate::runtime::clock::SystemClock;
 use crate::runtime::telemetry;
 
-/// The configuration that the gateway started with last, in its data directory.
+/// The configuration that the gateway started with last.
 const LAST_GOOD: &str = "last-good.toml";
 
 /// Reads and checks the whole configuration.
@@ -40,7 +40,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let (config, fault) = match read(path) {
         Ok(config) => (config, None),
         Err(error) => {
-            let Some(config) = last_good() else {
+            let Some(config) = last_good(&home()) else {
                 err(&chain(&*error));
                 return ExitCode::from(EXIT_USAGE);
             };
@@ -59,7 +59,7 @@ pub(super) fn run(path: &Path) -> ExitCode {
             app.report("configuration", Err(fault));
         }
         if let Some(config) = copy {
-            remember(&config);
+            remember(&config, &home());
         }
         app.run(until_signal())
     });
@@ -88,20 +88,26 @@ pub(super) async fn until_signal() {
     }
 }
 
-/// The last good configuration. Where a broken one says that the data lie is unknown, so the service's own folder
-/// counts: systemd's `StateDirectory=`, else the default.
-fn last_good() -> Option<Config> {
-    let service = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
-    let folder = service.unwrap_or_else(|| Config::default().gateway.data_dir);
-    let config: Config = toml::from_str(&std::fs::read_to_string(folder.join(LAST_GOOD)).ok()?).ok()?;
+/// Where the last good configuration lies: the service's own folder, which is systemd's `StateDirectory=`, else the
+/// default one. Not `gateway.data_dir`: where a broken configuration says that the data lie is unknown, and one that an
+/// earlier `data_dir` still holds would open the store of that time.
+fn home() -> PathBuf {
+    let folders = std::env::var_os("STATE_DIRECTORY").unwrap_or_default();
+    let first = std::env::split_paths(&folders).find(|folder| folder.is_absolute());
+    first.unwrap_or_else(|| Config::default().gateway.data_dir)
+}
+
+fn last_good(home: &Path) -> Option<Config> {
+    let config: Config = toml::from_str(&std::fs::read_to_string(home.join(LAST_GOOD)).ok()?).ok()?;
     config::check(&config).ok()?;
     App::check(&config).ok()?;
     Some(config)
 }
 
 /// Keeps a configuration that the gateway could start with; written beside and renamed, so that it is whole or old.
-fn remember(config: &Config) {
-    let file = config.gateway.data_dir.join(LAST_GOOD);
+/// Without the service's own folder there is no service to be kept alive.
+fn remember(config: &Config, home: &Path) {
+    let file = home.join(LAST_GOOD);
     let write = || -> Result<(), Box<dyn Error>> {
         let new = file.with_extension("new");
         let text = toml::to_string(config)?;
@@ -110,9 +116,30 @@ fn remember(config: &Config) {
         }
         std::fs::write(&new, text)?;
         std::fs::File::open(&new)?.sync_all()?;
-        Ok(std::fs::rename(&new, &file)?)
+        std::fs::rename(&new, &file)?;
+        Ok(std::fs::File::open(home)?.sync_all()?)
     };
-    if let Err(error) = write() {
+    if home.is_dir()
+        && let Err(error) = write()
+    {
         warn!(error = chain(&*error), "the configuration could not be kept as the last good one");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_good_configuration_is_found_wherever_it_says_that_the_data_lie() {
+        let (home, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut config = Config::default();
+        for name in ["first", "second"] {
+            config.gateway.name = name.into();
+            data.path().join(name).clone_into(&mut config.gateway.data_dir);
+            remember(&config, home.path());
+            assert_eq!(last_good(home.path()).unwrap().gateway.data_dir, config.gateway.data_dir);
+        }
     }
 }
