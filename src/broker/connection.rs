@@ -124,7 +124,10 @@ async fn enter(id: u64, hello: Hello, hub: &Arc<Hub>, links: &Links) -> Conversa
 /// Runs a conversation and ends it in order: last words, what waits for the engine, the will, the client id, the
 /// socket.
 async fn converse(mut socket: TcpStream, mut talk: Conversation, mut input: BytesMut, hub: &Hub, mut links: Links) {
-    let end = run(&mut socket, &mut talk, &mut input, hub, &mut links).await;
+    let mut end = run(&mut socket, &mut talk, &mut input, hub, &mut links).await;
+    if end == End::Caused(Cause::TakenOver) {
+        end = hear_out(&socket, &mut talk, &mut input, hub, &links).await;
+    }
     report(end, &talk, hub);
     if let End::Caused(cause) = end {
         codec::disconnect(talk.profile.version, cause, &mut talk.out);
@@ -141,6 +144,27 @@ async fn converse(mut socket: TcpStream, mut talk: Conversation, mut input: Byte
     drop(talk);
     if end != End::Lost {
         linger(&mut socket).await;
+    }
+}
+
+/// Serves what a taken-over client had sent before: a button that wakes, publishes and hangs up may be back before its
+/// first words are read. Gives the end that they lead to.
+async fn hear_out(socket: &TcpStream, talk: &mut Conversation, input: &mut BytesMut, hub: &Hub, links: &Links) -> End {
+    input.reserve(READ_BYTES);
+    if let Err(error) = socket.try_read_buf(input) {
+        debug!(client = %talk.session.client, %error, "nothing more is read from a connection that was taken over");
+    }
+    let now = hub.clock.ticks();
+    loop {
+        match talk.take(input, now, true) {
+            Err(end) => return end,
+            Ok(Taken::All) => return Cause::TakenOver.into(),
+            Ok(Taken::Batch | Taken::Blocked) => {
+                while let Some(inbound) = talk.pop_pending() {
+                    send(&links.inbound, inbound, &links.shutdown).await;
+                }
+            }
+        }
     }
 }
 

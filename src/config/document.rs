@@ -93,6 +93,26 @@ impl Position {
         let inner = self.title.trim_matches(['[', ']']);
         if self.path.is_empty() { format!("[{key}]") } else { format!("[{inner}.{key}]") }
     }
+
+    /// How a table in this table is written.
+    fn example_of(&self, key: &Key, below: &[Key]) -> String {
+        match key.kind {
+            _ if self.path.is_empty() => format!("begin it with a line `[{}]`", key.name),
+            Kind::NamedTables(..) => format!("write `{} = {{ ... }}` with a name and a table for each", key.name),
+            _ => format!("write `{} = {{ {} = ... }}`", key.name, below.first().map_or("", |key| key.name)),
+        }
+    }
+
+    /// The tables right below this one, with `keys`, that know a name.
+    fn homes_of(&self, name: &str, keys: &[Key]) -> Vec<String> {
+        let homes = keys.iter().filter(|key| !self.path.is_empty() && key.has_below(name));
+        homes
+            .map(|key| match key.kind {
+                Kind::NamedTables(..) => self.title_of(&format!("{}.<name>", key.name)),
+                _ => self.title_of(key.name),
+            })
+            .collect()
+    }
 }
 
 struct Inspection<'a> {
@@ -107,12 +127,15 @@ impl Inspection<'_> {
         for (name, value) in table {
             match keys.iter().find(|key| key.name == name.get_ref().as_ref()) {
                 Some(key) => self.value(key, value, at),
-                None => self.unknown(name.get_ref(), &name.span(), keys, &at.title),
+                None => self.unknown(name.get_ref(), &name.span(), keys, at),
             }
         }
         for key in keys.iter().filter(|key| key.required) {
             if !table.keys().any(|name| name.get_ref() == key.name) {
-                let message = format!("is missing; add a line `{} = ...` to {}", key.name, at.title);
+                let message = match key.kind {
+                    Kind::Table(_) => format!("is missing; add a line `{}` below {}", at.title_of(key.name), at.title),
+                    _ => format!("is missing; add a line `{} = ...` to {}", key.name, at.title),
+                };
                 self.wrong(&at.span, at.path_of(key.name), message);
             }
         }
@@ -137,6 +160,11 @@ impl Inspection<'_> {
                 for item in array {
                     self.item(key, keys, item);
                 }
+            }
+            (Kind::Table(keys) | Kind::NamedTables(keys, _), other) => {
+                self.note(&path, &value.span());
+                let message = format!("must be a table, not {}; {}", written(other), at.example_of(key, keys));
+                self.wrong(&value.span(), path, message);
             }
             (kind, value_) => {
                 self.note(&path, &value.span());
@@ -184,22 +212,18 @@ impl Inspection<'_> {
         }
     }
 
-    fn unknown(&mut self, name: &str, span: &Range<usize>, keys: &[Key], title: &str) {
+    fn unknown(&mut self, name: &str, span: &Range<usize>, keys: &[Key], at: &Position) {
         let known: Vec<&str> = keys.iter().map(|key| key.name).collect();
-        let elsewhere = ROOT.iter().find(|table| {
-            table
-                .kind
-                .keys()
-                .is_some_and(|below| !std::ptr::eq(below, keys) && below.iter().any(|key| key.name == name))
-        });
+        let below = at.homes_of(name, keys);
+        let elsewhere = ROOT.iter().find(|table| !std::ptr::eq(table.below(), keys) && table.has_below(name));
         let mend = match elsewhere {
+            _ if !below.is_empty() => format!("it belongs into {}", below.join(" or ")),
             Some(table) if matches!(table.kind, Kind::Tables(..)) => format!("it belongs into [[{}]]", table.name),
             Some(table) => format!("it belongs into [{}]", table.name),
             None => mend_name(name, &known),
         };
-        let error =
-            ConfigError::UnknownKey { place: self.document.place(span), key: name.into(), table: title.into(), mend };
-        self.errors.push((span.start, error));
+        let (place, table) = (self.document.place(span), at.title.clone());
+        self.errors.push((span.start, ConfigError::UnknownKey { place, key: name.into(), table, mend }));
     }
 
     fn bound(&mut self, kind: Kind, count: usize, path: &str, span: &Range<usize>) {
@@ -298,6 +322,7 @@ impl Kind {
         let name = self.name();
         let article = if matches!(self, Self::Address | Self::Texts(_)) { "an" } else { "a" };
         match self {
+            Self::Tables(..) => "an array of tables".into(),
             Self::Flag | Self::Range => name.into(),
             _ => format!("{article} {name}"),
         }
@@ -318,7 +343,7 @@ impl Kind {
             Self::Deadband => "; write for example 0.2 or \"1%\"",
             Self::Range => "; write for example [0, 150]",
             Self::Tables(..) => "; begin each with its name in double brackets, such as `[[source]]`",
-            Self::Table(_) | Self::NamedTables(..) => "; begin it with its name in brackets, such as `[broker]`",
+            Self::Table(_) | Self::NamedTables(..) => "; write it in braces",
         }
     }
 }
@@ -445,8 +470,20 @@ mod tests {
             ("[broker]\nconnect_timeout = \"0s\"", "is 0s, below the least of 1s"),
             ("[broker]\nlisten = \"localhost:1883\"", "must be an IP address and port, not \"localhost:1883\""),
             ("[queue]\noverflow = \"drop_old\"", "is \"drop_old\"; did you mean \"drop_oldest\"?"),
-            ("broker = 5", "broker must be a table, not the number 5; begin it with its name in brackets"),
-            ("[source]\ntopic = \"a\"", "must be a table, not a table; begin each with its name in double brackets"),
+            ("broker = 5", "broker must be a table, not the number 5; begin it with a line `[broker]`"),
+            (
+                "[source]\ntopic = \"a\"",
+                "must be an array of tables, not a table; begin each with its name in double brackets",
+            ),
+            ("[[source]]\nonline = \"a\"", "must be a table, not the text \"a\"; write `online = { topic = ... }`"),
+            (
+                "[[source]]\nmetrics = [\"t\"]",
+                "metrics must be a table, not an array; write `metrics = { ... }` with a name",
+            ),
+            ("[[source]]\ndeadband = 1", "it belongs into [source.metrics.<name>] or [source.uplink]"),
+            ("[[source]]\nunit = \"Cel\"", "it belongs into [source.metrics.<name>]"),
+            ("[[sink]]\nbrokers = []", "it belongs into [sink.kafka]"),
+            ("[[sink]]\nname = \"a\"", "sink[0].kafka is missing; add a line `[sink.kafka]` below [[sink]]"),
             ("[[source]]\ndevice = \"a\"", "source[0].topic is missing; add a line `topic = ...` to [[source]]"),
             ("[[source]]\ntopic = \"a\"\nlabels = { a = 1 }", "must hold texts only, but \"a\" is the number 1"),
             ("[[source]]\ntopic = \"a\"\ndrop = [1]", "must hold texts only, not the number 1"),

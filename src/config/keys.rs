@@ -53,6 +53,18 @@ pub(super) enum Kind {
     NamedTables(&'static [Key], usize),
 }
 
+impl Key {
+    /// The keys below it, none unless it is a table of some sort.
+    pub(super) fn below(&self) -> &'static [Key] {
+        self.kind.keys().unwrap_or_default()
+    }
+
+    /// True if it is a table of some sort that knows the name.
+    pub(super) fn has_below(&self, name: &str) -> bool {
+        self.below().iter().any(|key| key.name == name)
+    }
+}
+
 impl Kind {
     /// The keys below, if it is a table of some sort.
     pub(super) fn keys(self) -> Option<&'static [Key]> {
@@ -238,7 +250,7 @@ static SOURCE: &[Key] = &[
     key(
         "metrics",
         Kind::NamedTables(METRIC, 512),
-        "Metrics by name; without it each field of a JSON object is one, nested names joined by dots.",
+        "The metrics to take, by name; without it each field of a JSON object is one, nested names joined by dots.",
     ),
     key(
         "drop",

@@ -63,12 +63,11 @@ const FILE_EXAMPLES: &str = r#"
 #metrics.vibration = { unit = "mm/s", deadband = 0.2 }
 #uplink = { min_interval = "1s", max_interval = "10m" }
 
-# and JSON as Tasmota sends it, with its availability topic.
+# and JSON as Tasmota sends it, with its availability topic; its `Time` has no zone, so that the time of arrival counts.
 #[[source]]
 #topic = "tele/{device}/SENSOR"
 #format = "json"
-#time = "Time"
-#drop = ["TempUnit"]
+#drop = ["Time", "TempUnit"]
 #online = { topic = "tele/{device}/LWT", on = "Online", off = "Offline" }
 
 # Local alerts; they are published to tidegate/alerts/<alert>/<device> before anything touches disk or network.

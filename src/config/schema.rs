@@ -213,7 +213,7 @@ pub struct Source {
     /// `"switch:0".apower`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// Metrics by name; without it each field of a JSON object is one, nested names joined by dots.
+    /// The metrics to take, by name; without it each field of a JSON object is one, nested names joined by dots.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<Arc<str>, MetricMap>,
     /// Fields that are left out with all below them; a trailing `*` takes all with that beginning.

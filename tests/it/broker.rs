@@ -435,6 +435,28 @@ async fn the_will_of_a_taken_over_client_comes_before_what_it_says_next() {
     gateway.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g09_a_publish_before_a_goodbye_counts_however_soon_the_client_is_back() {
+    use std::io::Write as _;
+    let mut gateway = Gateway::start().await;
+    for _ in 0..5 {
+        // Without a wait between them, so that the broker meets all twenty at once.
+        for n in 0..20 {
+            let mut socket = std::net::TcpStream::connect(gateway.address).unwrap();
+            let words = [connect_v4("button", 60), publish_v4("button", 0, &[n]), vec![0xE0, 0]].concat();
+            socket.write_all(&words).unwrap();
+        }
+        let mut heard = Vec::new();
+        for _ in 0..20 {
+            heard.extend_from_slice(&gateway.next_inbound().await.message.payload);
+        }
+        // Which of two connections comes first is the scheduler's business.
+        heard.sort_unstable();
+        assert_eq!(heard, (0..20).collect::<Vec<u8>>());
+    }
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn a_will_goes_out_unless_the_client_says_goodbye() {
     let mut gateway = Gateway::start().await;
