@@ -101,7 +101,6 @@ impl Report {
     fn sizes(&self, text: &mut String) {
         let mut line =
             |what: &str, value: String| writeln!(text, "| {what} | {value} |").expect("a String takes everything");
-        line("\n| | |\n|---|---", String::new());
         for (when, memory) in &self.memory {
             line(
                 &format!("resident memory, {when}"),
