@@ -182,7 +182,9 @@ impl State {
         } else {
             self.settle_held(put, Verdict::Declined);
         }
-        transitions.into_iter().for_each(|transition| self.keep(transition));
+        for transition in transitions {
+            self.keep(transition);
+        }
         if is_full { Verdict::Refused } else { Verdict::Declined }
     }
 
