@@ -14,6 +14,7 @@
 //! | 48 | clean stop: newest lsn u64, highest seq u64, next seq u64; else zeros |
 //! | 72 | CRC-32C u32 of bytes 0..72 |
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -127,8 +128,14 @@ impl Copies {
             let path = self.dir.join(name);
             let bytes = match self.disk.read(&path) {
                 Ok(bytes) => bytes,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(StoreError::io("read", &path)(error)),
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return Err(StoreError::io("read", &path)(error));
+                }
+                Err(error) => {
+                    warn!(%error, path = %path.display(), "copy of the identity cannot be read");
+                    continue;
+                }
             };
             match Identity::decode(&bytes) {
                 Decoded::Good(copy) if newest.is_none_or(|known| copy.generation > known.generation) => {
@@ -221,6 +228,18 @@ mod tests {
                 assert_eq!(copies.load().unwrap(), Some(SAMPLE), "{name} byte {at}");
             }
             std::fs::write(&path, b"").unwrap();
+            assert_eq!(copies.load().unwrap(), Some(SAMPLE));
+        }
+    }
+
+    #[test]
+    fn a_copy_on_a_bad_sector_does_not_keep_the_daemon_from_starting() {
+        for name in COPIES {
+            let (dir, copies) = copies();
+            copies.save(&SAMPLE).unwrap();
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+            // Something whose reading fails.
+            std::fs::create_dir(dir.path().join(name)).unwrap();
             assert_eq!(copies.load().unwrap(), Some(SAMPLE));
         }
     }

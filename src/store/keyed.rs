@@ -83,7 +83,8 @@ pub(super) struct Floor {
 pub(super) const FORMAT: u16 = 1;
 
 const KEY_BYTES_MAX: usize = 512;
-const CHECKPOINT: &[u8] = b"m/ckpt";
+/// Key of the position that the store holds.
+pub(super) const CHECKPOINT: &[u8] = b"m/ckpt";
 const FORMAT_KEY: &[u8] = b"m/format";
 const FLOOR: &[u8] = b"m/floor";
 

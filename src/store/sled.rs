@@ -29,7 +29,7 @@ use tracing::{error, info, warn};
 
 use super::codec::Reader;
 use super::disk::{Disk, RealDisk};
-use super::keyed::{Batch, Keyed, KeyedError, Loaded};
+use super::keyed::{Batch, CHECKPOINT, Keyed, KeyedError, Loaded};
 
 /// Bytes of a value in one entry of sled. With its frame it stays below 48 KiB; the leaf limit is about 60 KiB.
 const CHUNK_BYTES: usize = 47 << 10;
@@ -48,12 +48,14 @@ pub struct SledKeyed {
     handle: Option<Handle>,
     /// Number of chunks of the keys that have more than one.
     chunks: HashMap<Vec<u8>, u16>,
+    /// Checkpoints that the store may come up with: that of the last batch, and that of one which failed.
+    checkpoints: Vec<Option<Vec<u8>>>,
 }
 
 impl SledKeyed {
     /// The store in `dir`; nothing is touched before [`Keyed::load`].
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), handle: None, chunks: HashMap::new() }
+        Self { dir: dir.to_owned(), handle: None, chunks: HashMap::new(), checkpoints: Vec::new() }
     }
 
     /// Opens and reads; what sled cannot read is put aside.
@@ -112,15 +114,26 @@ impl SledKeyed {
             None => self.reopen()?,
         };
         let physical = self.physical(&handle, batch)?;
+        if let Some(checkpoint) = batch.entries.get(CHECKPOINT) {
+            self.checkpoints.push(checkpoint.clone());
+        }
         handle.apply(physical)?;
+        self.checkpoints.drain(..self.checkpoints.len().saturating_sub(1));
         self.handle = Some(handle);
         Ok(())
     }
 
-    /// After an error: the store as it is, for the log and the pending batch hold what it lacks.
+    /// After an error: the store as it is, for the pending batch holds what it lacks. But only since the last checkpoint:
+    /// a store that lost more must not be marked as whole, or nobody will ever know.
     fn reopen(&mut self) -> Result<Handle, SledError> {
         let handle = Handle::open(&self.dir)?;
-        self.chunks = handle.scan()?.chunks;
+        let scan = handle.scan()?;
+        let found = scan.entries.get(CHECKPOINT).cloned();
+        if scan.holes + scan.bad_values > 0 || !self.checkpoints.contains(&found) {
+            return Err(SledError::Lost);
+        }
+        self.chunks = scan.chunks;
+        self.checkpoints = vec![found];
         info!("the keyed store is open again");
         Ok(handle)
     }
@@ -133,6 +146,7 @@ impl Keyed for SledKeyed {
         sync_tree(&self.dir).map_err(SledError::io("sync", &self.dir))?;
         self.handle = Some(handle);
         self.chunks = scan.chunks;
+        self.checkpoints = vec![scan.entries.get(CHECKPOINT).cloned()];
         Ok(Loaded { entries: scan.entries.into_iter().collect(), damages: scan.holes + scan.bad_values })
     }
 
@@ -429,6 +443,10 @@ enum SledError {
     },
     #[error("values have version {version}, this release knows {VALUE_VERSION}; install the release that wrote them")]
     Newer { version: u8 },
+    #[error(
+        "the keyed store came up without what it had; restart the daemon, which rebuilds it and tells what is lost"
+    )]
+    Lost,
 }
 
 impl SledError {
@@ -448,7 +466,7 @@ impl SledError {
                 matches!(source.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
             }
             Self::Panic { .. } | Self::Sled { .. } => true,
-            Self::Io { .. } | Self::Newer { .. } => false,
+            Self::Io { .. } | Self::Newer { .. } | Self::Lost => false,
         }
     }
 }
@@ -517,6 +535,33 @@ mod tests {
         keyed.handle = None;
         keyed.apply(&Batch { entries: [(b"s/key003".to_vec(), None)].into(), ..Batch::default() }).unwrap();
         assert_eq!(keyed.load().unwrap().entries.len(), 3, "chunks of the last handle are known");
+    }
+
+    #[test]
+    fn a_store_that_comes_up_without_its_last_checkpoint_is_not_marked_as_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, copy) = (dir.path().join("sled"), dir.path().join("copy"));
+        let checkpoint = |n: u8| {
+            let entries = [(CHECKPOINT.to_vec(), Some(vec![n])), (vec![b's', b'/', n], Some(vec![n]))];
+            Batch { entries: entries.into(), ..Batch::default() }
+        };
+        let mut keyed = SledKeyed::new(&path);
+        keyed.load().unwrap();
+        keyed.apply(&checkpoint(1)).unwrap();
+        keyed.handle = None;
+        wait_for_release(&path.join("db"));
+        fs::create_dir(&copy).unwrap();
+        for name in ["db", "conf"] {
+            fs::copy(path.join(name), copy.join(name)).unwrap();
+        }
+        keyed.apply(&checkpoint(2)).unwrap();
+        keyed.handle = None;
+        wait_for_release(&path.join("db"));
+        fs::remove_dir_all(&path).unwrap();
+        fs::rename(&copy, &path).unwrap();
+        let refusal = keyed.apply(&checkpoint(3)).unwrap_err();
+        assert!(refusal.to_string().contains("restart"), "{refusal}");
+        assert!(keyed.load().unwrap().entries.iter().any(|(key, value)| key == CHECKPOINT && value == &[1]));
     }
 
     #[test]
