@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::build::{App, AppError, introduce};
 use crate::broker::Broker;
@@ -30,6 +30,9 @@ const OBSERVE_EVERY: Duration = Duration::from_secs(1);
 
 /// An engine that was not seen for so long is stuck: the watchdog is no longer fed.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
+
+/// A commit that takes longer is told: an SD card that dies may keep the kernel waiting, and gives no error.
+const COMMIT_SLOW_AFTER: Duration = Duration::from_secs(10);
 
 /// Edges have so long to finish what is under way.
 const EDGE_STOP_MAX: Duration = Duration::from_secs(4);
@@ -192,6 +195,7 @@ struct Watched {
 impl Watched {
     /// Keeps gauges, health and watchdog up to date; resolves with the name of a core part that ended.
     async fn watch(&self, engine: &Engine, commit: &CommitHandle) -> &'static str {
+        let mut told = false;
         let every = systemd::watchdog_interval().map_or(OBSERVE_EVERY, |limit| limit.min(OBSERVE_EVERY));
         loop {
             if !engine.is_alive() {
@@ -204,13 +208,26 @@ impl Watched {
             let stuck = engine.heart().age(self.clock.now()) > STUCK_AFTER;
             self.health.set("engine", if stuck { Err("the engine is stuck".into()) } else { Ok(()) });
             let fault = self.durable.borrow().fault;
-            let disk = if fault { Err("the disk refuses writes; nothing is acknowledged".into()) } else { Ok(()) };
-            self.health.set("disk", disk);
+            let waited = commit.waits_for_disk(self.clock.now());
+            let hangs = waited > COMMIT_SLOW_AFTER;
+            if hangs && !told {
+                error!(?waited, "the disk does not answer; nothing is acknowledged");
+            }
+            told = hangs;
+            self.health.set("disk", disk(fault, hangs));
             if !stuck {
                 systemd::watchdog();
             }
             tokio::time::sleep(every).await;
         }
+    }
+}
+
+fn disk(fault: bool, hangs: bool) -> Result<(), String> {
+    match (fault, hangs) {
+        (_, true) => Err("the disk does not answer; nothing is acknowledged".into()),
+        (true, _) => Err("the disk refuses writes; nothing is acknowledged".into()),
+        (false, false) => Ok(()),
     }
 }
 

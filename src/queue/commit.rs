@@ -16,7 +16,7 @@ use super::log::Log;
 use super::upkeep::{Limits, cursor_effects, follow_ups};
 use super::wear::WearBudget;
 use super::{DeltaFifo, QueueOptions};
-use crate::model::{Frame, Lane, Lsn, Seq};
+use crate::model::{Frame, Lane, Lsn, Millis, Seq};
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::{Metrics, Reason, SinkLane};
 
@@ -97,6 +97,11 @@ impl CommitHandle {
         if self.thread.join().is_err() {
             error!("the commit thread has panicked");
         }
+    }
+
+    /// How long the thread has been waiting for the disk: nothing is acknowledged meanwhile, and no error says so.
+    pub fn waits_for_disk(&self, now: Millis) -> Duration {
+        self.shared.waits_for_disk(now)
     }
 
     /// True while the thread runs. It ends by itself only by a panic, and then the process must end, too.
@@ -187,11 +192,13 @@ impl<L: Log> Worker<L> {
 
     /// One commit of what waits, or of what the disk refused before. False if the disk refused it.
     pub(super) fn round(&mut self) -> bool {
+        self.shared.set_at_disk(Some(self.clock.now()));
         if self.held.is_empty() {
             self.take();
         }
         let stored = self.held.is_empty() || self.commit();
         self.keep_reserve();
+        self.shared.set_at_disk(None);
         self.drops.tell(self.clock.now());
         stored
     }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::Refused;
 use super::upkeep::{Acks, Incoming};
-use crate::model::{DeltaType, Effect, Frame, Lane, Lsn, ObjectKey, Record, Seq};
+use crate::model::{DeltaType, Effect, Frame, Lane, Lsn, Millis, ObjectKey, Record, Seq};
 
 /// What the engine, the sinks and the commit thread share. The lock is held to push and to swap, never during I/O.
 #[derive(Debug)]
@@ -16,7 +17,11 @@ pub(super) struct Shared {
     pub(super) wake: Condvar,
     next_seq: AtomicU64,
     reserved: AtomicU64,
+    /// Gateway time at which the commit thread went to the disk; [`IDLE`] while it is not there.
+    at_disk_since: AtomicU64,
 }
+
+const IDLE: u64 = u64::MAX;
 
 /// Frames, acknowledgements and orders that wait for the commit thread.
 ///
@@ -78,6 +83,7 @@ impl Shared {
             wake: Condvar::new(),
             next_seq: AtomicU64::new(next_seq.0),
             reserved: AtomicU64::new(reserved.0),
+            at_disk_since: AtomicU64::new(IDLE),
         }
     }
 
@@ -99,6 +105,19 @@ impl Shared {
     /// No Seq from here on may be given out.
     pub(super) fn reserved(&self) -> Seq {
         Seq(self.reserved.load(Ordering::Acquire))
+    }
+
+    /// The commit thread goes to the disk at this time, or is back.
+    pub(super) fn set_at_disk(&self, since: Option<Millis>) {
+        self.at_disk_since.store(since.map_or(IDLE, |since| since.0), Ordering::Release);
+    }
+
+    /// How long the commit thread has been waiting for the disk.
+    pub(super) fn waits_for_disk(&self, now: Millis) -> Duration {
+        match self.at_disk_since.load(Ordering::Acquire) {
+            IDLE => Duration::ZERO,
+            since => now.since(Millis(since)),
+        }
     }
 
     /// The reserve was raised.

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::testing::{House, RamLog, alert, delete, event, key, options, put, record};
+use super::testing::{House, RamError, RamLog, alert, delete, event, key, options, put, record};
 use super::*;
 use crate::model::{Change, DeltaType, Effect, Lane, Lsn, Record, Seq, Stamp};
-use crate::runtime::clock::{Clock, SystemClock};
+use crate::runtime::clock::{Clock, ManualClock, SystemClock};
 use crate::runtime::metrics::{Metrics, Reason, SinkLane};
 
 fn newest(house: &House, lane: Lane, name: &str) -> Record {
@@ -379,39 +379,70 @@ fn a_stop_during_a_fault_gives_up_what_was_not_acknowledged() {
     assert_eq!((fifo.head(), disk.frames.len(), disk.clean), (Seq::ZERO, 0, None));
 }
 
+/// A disk of which tests say what a commit does.
+struct Odd<F>(RamLog, F);
+
+impl<F: FnMut() + Send + 'static> Log for Odd<F> {
+    type Error = RamError;
+    fn commit(&mut self, frames: &[crate::model::Frame]) -> Result<u64, RamError> {
+        (self.1)();
+        self.0.commit(frames)
+    }
+    fn log_bytes(&self) -> u64 {
+        self.0.log_bytes()
+    }
+    fn checkpoint(&mut self) -> Result<(), RamError> {
+        self.0.checkpoint()
+    }
+    fn reserve(&mut self, seq: Seq) -> Result<(), RamError> {
+        self.0.reserve(seq)
+    }
+    fn reserved(&self) -> Seq {
+        self.0.reserved()
+    }
+    fn lsn(&self) -> Lsn {
+        self.0.lsn()
+    }
+    fn close(self, next_seq: Seq) -> Result<(), RamError> {
+        self.0.close(next_seq)
+    }
+}
+
+/// A queue on an odd disk to which one change is on its way.
+fn odd(commit: impl FnMut() + Send + 'static, clock: Arc<dyn Clock>) -> Committer {
+    let log = Odd(RamLog::default(), commit);
+    let fifo = Arc::new(testing::fifo(Vec::new()));
+    let mut committer = Committer::start(log, Seq(1), fifo, &options(), Arc::new(Metrics::new()), clock).unwrap();
+    committer.intake.add(vec![put("a", 1)]).unwrap();
+    committer
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
 #[test]
 fn a_panic_of_the_disk_ends_the_thread_and_is_seen() {
-    struct Broken(RamLog);
-    impl Log for Broken {
-        type Error = std::io::Error;
-        fn commit(&mut self, _: &[crate::model::Frame]) -> Result<u64, Self::Error> {
-            panic!("as a broken store does")
-        }
-        fn log_bytes(&self) -> u64 {
-            0
-        }
-        fn checkpoint(&mut self) -> Result<(), Self::Error> {
-            Ok(())
-        }
-        fn reserve(&mut self, seq: Seq) -> Result<(), Self::Error> {
-            self.0.reserve(seq).map_err(std::io::Error::other)
-        }
-        fn reserved(&self) -> Seq {
-            self.0.reserved()
-        }
-        fn lsn(&self) -> Lsn {
-            Lsn::ZERO
-        }
-        fn close(self, _: Seq) -> Result<(), Self::Error> {
-            Ok(())
-        }
-    }
-    let fifo = Arc::new(testing::fifo(Vec::new()));
-    let (metrics, clock) = (Arc::new(Metrics::new()), Arc::new(SystemClock));
-    let log = Broken(RamLog::default());
-    let mut committer = Committer::start(log, Seq(1), fifo, &options(), metrics, clock).unwrap();
-    committer.intake.add(vec![put("a", 1)]).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert!(runtime.block_on(committer.durable_lsn.changed()).is_err(), "the thread is gone");
+    let mut committer = odd(|| panic!("as a broken store does"), Arc::new(SystemClock));
+    assert!(block_on(committer.durable_lsn.changed()).is_err(), "the thread is gone");
+    committer.handle.stop();
+}
+
+#[test]
+fn a_disk_that_hangs_without_an_error_is_seen() {
+    let (arrive, arrived) = std::sync::mpsc::sync_channel(1);
+    let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
+    let clock = Arc::new(ManualClock::at(1));
+    let hang = move || {
+        arrive.send(()).unwrap();
+        released.recv().unwrap();
+    };
+    let mut committer = odd(hang, clock.clone());
+    arrived.recv().unwrap();
+    clock.advance(Duration::from_secs(11));
+    assert_eq!(committer.handle.waits_for_disk(clock.now()), Duration::from_secs(11));
+    assert!(!committer.durable.borrow().fault, "there is no error");
+    release.send(()).unwrap();
+    block_on(committer.durable_lsn.changed()).unwrap();
     committer.handle.stop();
 }
