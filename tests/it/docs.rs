@@ -62,18 +62,18 @@ fn every_family() -> String {
         &metrics.alert_transitions,
         &metrics.disk_errors,
     ] {
-        family.get_or_create(&reason);
+        drop(family.get_or_create(&reason));
     }
     for family in [&metrics.deltas, &metrics.queue_dropped] {
-        family.get_or_create(&Lane::State.into());
+        drop(family.get_or_create(&Lane::State.into()));
     }
     let lane = SinkLane { sink: String::new(), lane: Lane::State.into() };
-    metrics.delivered.get_or_create(&lane);
+    drop(metrics.delivered.get_or_create(&lane));
     for family in [&metrics.lag_records, &metrics.lag_seconds] {
-        family.get_or_create(&lane);
+        drop(family.get_or_create(&lane));
     }
-    metrics.sink_failures.get_or_create(&sink);
-    metrics.sink_up.get_or_create(&sink);
+    drop(metrics.sink_failures.get_or_create(&sink));
+    drop(metrics.sink_up.get_or_create(&sink));
     metrics.encode()
 }
 
