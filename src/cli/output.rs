@@ -25,3 +25,33 @@ pub(super) fn chain(error: &dyn Error) -> String {
     }
     text
 }
+
+/// The same on one line, for logs and health: without the excerpts, which are indented.
+pub(super) fn one_line(error: &dyn Error) -> String {
+    let mut line = String::new();
+    for part in chain(error).lines() {
+        match part.strip_prefix("  because: ") {
+            Some(cause) => line.extend([": ", cause]),
+            None if part.starts_with("  ") => {}
+            None => line.extend([if line.is_empty() { "" } else { "; " }, part]),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Problem(&'static str, #[source] Option<Box<Problem>>);
+
+    #[test]
+    fn one_line_has_the_causes_and_all_paragraphs_but_no_excerpt() {
+        let cause = Problem("t.toml:1:2: wrong; mend it\n  1 | [a]\n    |  ^\nt.toml:9:1: wrong, too", None);
+        let error = Problem("it cannot be used", Some(Box::new(cause)));
+        let line = "it cannot be used: t.toml:1:2: wrong; mend it; t.toml:9:1: wrong, too";
+        assert_eq!(one_line(&error), line);
+    }
+}

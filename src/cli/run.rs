@@ -9,14 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::EXIT_USAGE;
-use super::output::{chain, err};
-use crate::app::App;
-use crate::config::{self, Config, Paths};
+use super::output::{chain, err, one_line};
+use crate::app::{App, AppError};
+use crate::config::{self, Config, Loaded, Paths};
 use crate::runtime::clock::SystemClock;
 use crate::runtime::telemetry;
 
 /// The configuration that the gateway started with last.
 const LAST_GOOD: &str = "last-good.toml";
+
+/// Most rules that are told to be wrong at a time.
+const FAULTS_PRINTED_MAX: usize = 20;
 
 /// Reads and checks the whole configuration.
 pub(super) fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
@@ -26,10 +29,24 @@ pub(super) fn read(path: &Path) -> Result<Config, Box<dyn Error>> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    let config = config::load(&paths, std::env::vars_os().filter_map(text), &hostname)?.config;
-    telemetry::check(&config.log.level)?;
-    App::check(&config)?;
-    Ok(config)
+    let loaded = config::load(&paths, std::env::vars_os().filter_map(text), &hostname)?;
+    telemetry::check(&loaded.config.log.level)?;
+    App::check(&loaded.config).map_err(|error| placed(error, &loaded))?;
+    Ok(loaded.config)
+}
+
+/// Puts the place of each rule in front of what is wrong with it: the rules themselves know no files.
+fn placed(error: AppError, loaded: &Loaded) -> Box<dyn Error> {
+    let AppError::Rules(faults) = error else { return error.into() };
+    let rules = &loaded.config.alert;
+    let texts = faults.errors().iter().take(FAULTS_PRINTED_MAX).map(|fault| {
+        let index = |name| rules.iter().position(|rule| &*rule.alert == name);
+        match fault.at().and_then(|(rule, key)| Some((index(rule)?, key))) {
+            Some((index, key)) => format!("{}: {fault}", loaded.place(&format!("alert[{index}].{key}"))),
+            None => fault.to_string(),
+        }
+    });
+    texts.collect::<Vec<_>>().join("\n").into()
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -40,11 +57,11 @@ pub(super) fn run(path: &Path) -> ExitCode {
     let (config, fault) = match read(path) {
         Ok(config) => (config, None),
         Err(error) => {
-            let Some(config) = last_good(&home()) else {
+            let Some(config) = home(path).and_then(|home| last_good(&home)) else {
                 err(&chain(&*error));
                 return ExitCode::from(EXIT_USAGE);
             };
-            (config, Some(chain(&*error)))
+            (config, Some(one_line(&*error)))
         }
     };
     if let Err(error) = telemetry::start(&config.log.level) {
@@ -52,21 +69,24 @@ pub(super) fn run(path: &Path) -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     info!(version = env!("CARGO_PKG_VERSION"), config = %path.display(), "tidegate is starting");
+    if config.source.is_empty() {
+        warn!("no [[source]] is configured; messages are passed on, but make no device, alert or record");
+    }
     let copy = if fault.is_none() { Some(config.clone()) } else { None };
     let work = App::build(config, Arc::new(SystemClock)).and_then(|app| {
         if let Some(fault) = fault {
             error!(fault, "the configuration cannot be used; the last good one stays in force");
             app.report("configuration", Err(fault));
         }
-        if let Some(config) = copy {
-            remember(&config, &home());
+        if let (Some(config), Some(home)) = (copy, home(path)) {
+            remember(&config, &home);
         }
         app.run(until_signal())
     });
     match work {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            error!(reason = chain(&problem), "tidegate cannot go on");
+            error!(reason = one_line(&problem), "tidegate cannot go on");
             ExitCode::from(if problem.is_config() { EXIT_USAGE } else { 1 })
         }
     }
@@ -90,11 +110,12 @@ pub(super) async fn until_signal() {
 
 /// Where the last good configuration lies: the service's own folder, which is systemd's `StateDirectory=`, else the
 /// default one. Not `gateway.data_dir`: where a broken configuration says that the data lie is unknown, and one that an
-/// earlier `data_dir` still holds would open the store of that time.
-fn home() -> PathBuf {
+/// earlier `data_dir` still holds would open the store of that time. A file that a person names by hand is none of the
+/// service's: it gets no other one's configuration.
+fn home(path: &Path) -> Option<PathBuf> {
     let folders = std::env::var_os("STATE_DIRECTORY").unwrap_or_default();
     let first = std::env::split_paths(&folders).find(|folder| folder.is_absolute());
-    first.unwrap_or_else(|| Config::default().gateway.data_dir)
+    first.or_else(|| (path == Paths::default().file).then(|| Config::default().gateway.data_dir))
 }
 
 fn last_good(home: &Path) -> Option<Config> {
@@ -122,7 +143,7 @@ fn remember(config: &Config, home: &Path) {
     if home.is_dir()
         && let Err(error) = write()
     {
-        warn!(error = chain(&*error), "the configuration could not be kept as the last good one");
+        warn!(error = one_line(&*error), "the configuration could not be kept as the last good one");
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Document {
 
 /// Where each value of the merged configuration comes from, by its path: `broker.listen`, `source[0].topic`. A later
 /// layer replaces the entry of an earlier one, as it does with the value.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Origins {
     places: HashMap<String, Place>,
     /// How many tables each array has got so far, over all files.

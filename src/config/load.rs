@@ -56,6 +56,14 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// The environment variables that were used.
     pub variables: Vec<String>,
+    origins: Origins,
+}
+
+impl Loaded {
+    /// Where a value comes from, by its path, as in `broker.listen` or `alert[0].expr`; else the table around it.
+    pub fn place(&self, path: &str) -> Place {
+        self.origins.find(path)
+    }
 }
 
 /// Reads all layers and checks them: the files of `paths`, each by itself; then `env`, of which the variables
@@ -91,6 +99,7 @@ pub fn load(
         config,
         files: documents.into_iter().map(|document| document.path).collect(),
         variables: variables.into_keys().collect(),
+        origins,
     })
 }
 

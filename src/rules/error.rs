@@ -106,6 +106,19 @@ pub enum RuleError {
     },
 }
 
+impl RuleError {
+    /// The name of the rule and the key of it that is wrong; none if the list as a whole is.
+    pub fn at(&self) -> Option<(&str, &'static str)> {
+        match self {
+            Self::TooMany { .. } | Self::NameMissing { .. } => None,
+            Self::NameTwice { rule } => Some((rule, "alert")),
+            Self::NoMetric { rule } | Self::Expression { rule, .. } => Some((rule, "expr")),
+            Self::Pattern { rule, .. } => Some((rule, "on")),
+            Self::Hysteresis { rule, .. } => Some((rule, "hysteresis")),
+        }
+    }
+}
+
 /// The kinds of [`Fault`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {

@@ -166,7 +166,7 @@ mod tests {
         let first = Lock::take(dir.path()).unwrap();
         let refusal = Lock::take(dir.path()).unwrap_err();
         assert!(matches!(&refusal, StoreError::Locked { .. }), "{refusal}");
-        assert!(refusal.to_string().contains("--data-dir"), "{refusal}");
+        assert!(refusal.to_string().contains("gateway.data_dir"), "{refusal}");
         drop(first);
         Lock::take(dir.path()).unwrap();
     }

@@ -30,7 +30,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, warn};
 
 use crate::model::{Effect, Epoch, Frame, Lane, Lsn, Record, Seq};
 use crate::runtime::clock::{Clock, is_plausible};
@@ -74,14 +74,14 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Another process has the store open.
-    #[error("{dir} is in use by another daemon; stop that one, or choose another directory with --data-dir")]
+    #[error("{dir} is in use by another daemon; stop that one, or choose another gateway.data_dir")]
     Locked {
         /// The store's directory.
         dir: PathBuf,
     },
     /// A file of a later release.
     #[error(
-        "{path} has format {found}, and this release knows up to {known}; install the release that wrote it, or choose another directory with --data-dir"
+        "{path} has format {found}, and this release knows up to {known}; install the release that wrote it, or choose another gateway.data_dir"
     )]
     NewerFormat {
         /// The file.
@@ -233,7 +233,8 @@ impl Store {
             warn!(error = %cause, "no checkpoint; the next start will begin one more epoch");
         }
         let next_seq = Seq(identity.reserve.0 - RESERVE);
-        info!(lsn = %at.lsn, frames = replay.frames.len(), clean = findings.clean, %next_seq, "store open");
+        // The caller says the rest at info, once for the whole start.
+        debug!(lsn = %at.lsn, frames = replay.frames.len(), "the log is read");
         let mut recovered = recovered(image, replay, findings.open_end.then_some(next_seq));
         (recovered.epoch, recovered.next_seq, recovered.clean) = (identity.epoch, next_seq, findings.clean);
         Ok((store, recovered))

@@ -99,6 +99,7 @@ impl Report {
     }
 
     fn sizes(&self, text: &mut String) {
+        text.push_str("\n| | |\n|---|---|\n");
         let mut line =
             |what: &str, value: String| writeln!(text, "| {what} | {value} |").expect("a String takes everything");
         for (when, memory) in &self.memory {

@@ -11,5 +11,6 @@ mod broker;
 mod config;
 mod docs;
 mod gateway;
+mod process;
 mod serve;
 mod tidy;
