@@ -10,7 +10,7 @@ mod oracle;
 mod rig;
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,9 @@ const STARTS: usize = 10;
 
 /// Every so many cuts the disk lies.
 const LIES: usize = 10;
+
+/// Images of so many cuts that lost something are kept.
+const KEPT: u32 = 3;
 
 const GATEWAY: &str = "power";
 const RULE: &str = "Level";
@@ -77,26 +80,30 @@ fn no_power_cut_loses_what_was_acknowledged() {
     let rig = Rig::new(home.path());
     let history = History::make(&rig);
     let mut log = rig.finish();
-    say(&format!("{} writes and flushes, {} of them flushes; {history}", log.len(), log.flushes()));
+    let (entries, flushes, made) = (log.len(), log.flushes(), history.start.elapsed());
+    say(&format!("{entries} writes and flushes, {flushes} of them flushes, in {made:.0?}; {history}"));
     let mut score = Score::default();
     for (n, at) in places(&log, &history, cuts, &mut random).into_iter().enumerate() {
         let mut chance = random.fork();
         if n % LIES == LIES / 2 {
             score.lying += 1;
             let image = log.play(at, Disk::Lying, &mut chance, "lying.raw");
-            score.lying_lost += u32::from(!judge(&log, &image, at, &history, None).0.is_empty());
+            score.lying_lost += u32::from(!judge(&log, &image, at, &history, false).wrong.is_empty());
         }
         let again = chance.clone();
         let image = log.play(at, Disk::Honest, &mut chance, "cut.raw");
-        let daemon = (n % STARTS == 0).then_some(home.path());
-        let (wrong, control) = judge(&log, &image, at, &history, daemon);
+        let daemon = n % STARTS == 0;
+        let Verdict { wrong, control_lost, put_aside } = judge(&log, &image, at, &history, daemon);
         score.cuts += 1;
-        score.control_lost += u32::from(control);
-        if !wrong.is_empty() {
-            score.lost += 1;
+        score.control_lost += u32::from(control_lost);
+        score.put_aside += u32::from(put_aside);
+        score.lost += u32::from(!wrong.is_empty());
+        if !wrong.is_empty() && score.lost <= KEPT {
             home.disable_cleanup(true);
             let image = log.play(at, Disk::Honest, &mut again.clone(), &format!("lost-{n}.raw"));
-            say(&format!("cut {n} behind entry {at}, image kept in {}:\n  {}", image.display(), wrong.join("\n  ")));
+            let some: Vec<_> = wrong.iter().take(9).map(String::as_str).collect();
+            let (some, all) = (some.join("\n  "), wrong.len());
+            say(&format!("cut {n} behind entry {at} is kept as {}; {all} losses:\n  {some}", image.display()));
         }
     }
     say(&format!("{score:?} in {:.0?}", history.start.elapsed()));
@@ -111,6 +118,8 @@ struct Score {
     cuts: u32,
     /// Cuts that lost something acknowledged.
     lost: u32,
+    /// Cuts after which the keyed store was rebuilt from the log.
+    put_aside: u32,
     /// Cuts in which the writer without sync lost something.
     control_lost: u32,
     lying: u32,
@@ -137,7 +146,8 @@ impl History {
         let mounted = meter.now();
         let mut gateway = gateway_on(&rig.path().join("data"));
         let mut clients = Vec::new();
-        for (kind, name, devices) in [(Kind::State, "state", 20), (Kind::Band, "band", 10), (Kind::Event, "event", 10)] {
+        for (kind, name, devices) in [(Kind::State, "state", 20), (Kind::Band, "band", 10), (Kind::Event, "event", 10)]
+        {
             clients.extend([0, 1, 2, 3].map(|n| Client::new(&format!("{name}{n}"), kind, devices, n % 2 == 0)));
         }
         let over = Over::default();
@@ -258,27 +268,38 @@ fn places(log: &Cuts, history: &History, cuts: usize, random: &mut fastrand::Rng
     places
 }
 
-/// What is wrong in an image, and whether the writer without sync lost something. With a folder for its log, the daemon
-/// is started on it, too.
-fn judge(log: &Cuts, image: &Path, at: usize, history: &History, daemon: Option<&Path>) -> (Vec<String>, bool) {
-    let Some(mount) = log.mount(image) else { return (vec!["the file system is beyond repair".to_owned()], true) };
-    let length = log.length_at(at);
-    let mut control = Vec::new();
-    if let Ok(mut file) = File::open(mount.path().join("control")) {
-        drop(file.read_to_end(&mut control));
-    }
-    let due = history.control.partition_point(|note| *note <= length);
-    let lost = control.iter().take(due).filter(|byte| **byte == 1).count() < due;
-    let data = mount.path().join("data");
-    let found = match Found::open(&data) {
-        Ok(found) => found,
-        Err(error) => return (vec![format!("the store does not open: {error}")], lost),
+/// What came out of one cut.
+#[derive(Default)]
+struct Verdict {
+    wrong: Vec<String>,
+    /// The writer without sync lost something.
+    control_lost: bool,
+    put_aside: bool,
+}
+
+/// Opens and judges an image. The daemon is started on it, too, if so wanted.
+fn judge(log: &Cuts, image: &Path, at: usize, history: &History, daemon: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    let Some(mount) = log.mount(image) else {
+        verdict.wrong.push("the file system is beyond repair".to_owned());
+        return verdict;
     };
-    let mut wrong = found.judge(&history.clients, length);
-    if daemon.is_some() {
-        wrong.extend(start_on(&data, &found));
+    let length = log.length_at(at);
+    let control = fs::read(mount.path().join("control")).unwrap_or_default();
+    let due = history.control.partition_point(|note| *note <= length);
+    verdict.control_lost = control.iter().take(due).filter(|byte| **byte == 1).count() < due;
+    let data = mount.path().join("data");
+    match Found::open(&data) {
+        Ok(found) => {
+            verdict.wrong = found.judge(&history.clients, length);
+            verdict.put_aside = found.put_aside;
+            if daemon {
+                verdict.wrong.extend(start_on(&data, &found));
+            }
+        }
+        Err(error) => verdict.wrong.push(format!("the store does not open: {error}")),
     }
-    (wrong, lost)
+    verdict
 }
 
 /// Starts the daemon on what is left, and compares what it serves and leaves behind.

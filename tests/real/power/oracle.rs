@@ -33,6 +33,8 @@ pub(crate) struct Found {
     gaps: Vec<Gap>,
     /// The store was stopped cleanly.
     pub(crate) clean: bool,
+    /// The keyed store was damaged, and is now another one.
+    pub(crate) put_aside: bool,
 }
 
 impl Found {
@@ -53,6 +55,7 @@ impl Found {
             epoch: recovered.epoch,
             gaps: recovered.gaps.clone(),
             clean: recovered.clean,
+            put_aside: data.join("store/sled.corrupt-1").exists(),
         };
         let tail = recovered.tail.iter().filter_map(|effect| match effect {
             Effect::Record(record) => Some(record),
