@@ -11,26 +11,27 @@ use crate::kafka::{Kafka, by_key, deduplicate};
 use crate::mqtt::{Life, Message, publish};
 use crate::parts::{say, seed};
 
-/// SIGKILLs.
-const KILLS: u32 = 20;
+/// SIGKILLs, if `TIDEGATE_KILLS` does not say how many.
+const KILLS: u32 = 50;
 
 /// Clients.
 const CLIENTS: usize = 4;
 
-/// Events of one client; together 400 a second for about 25 s.
-const EVENTS: u32 = 2500;
+/// Events of one client for each SIGKILL; together 400 a second.
+const EVENTS: u32 = 70;
 
-fn events(client: &str) -> Vec<Message> {
+fn events(client: &str, count: u32) -> Vec<Message> {
     let event = |n: u32| Message {
         topic: format!("dev/{client}/event"),
         payload: format!(r#"{{"number":{n}}}"#),
         due: Duration::from_millis(10) * n,
     };
-    (1..=EVENTS).map(event).collect()
+    (1..=count).map(event).collect()
 }
 
 #[test]
-fn twenty_sigkills_under_load_lose_nothing_acknowledged() {
+fn sigkills_under_load_lose_nothing_acknowledged() {
+    let wanted = std::env::var("TIDEGATE_KILLS").ok().map_or(KILLS, |text| text.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(seed());
     let kafka = Kafka::new();
     let prefix = format!("crash-{}", std::process::id());
@@ -44,19 +45,21 @@ fn twenty_sigkills_under_load_lose_nothing_acknowledged() {
     gateway.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
-    let lives: Vec<_> =
-        (0..CLIENTS).map(|n| format!("c{n}")).map(|c| Arc::new(Life::new(&c, events(&c), start))).collect();
+    let lives: Vec<_> = (0..CLIENTS)
+        .map(|n| format!("c{n}"))
+        .map(|c| Arc::new(Life::new(&c, events(&c, wanted * EVENTS), start)))
+        .collect();
     for life in &lives {
         tasks.spawn_on(publish(life.clone(), gateway.mqtt), runtime.handle());
     }
     let mut kills = Vec::new();
-    for _ in 0..KILLS {
-        std::thread::sleep(Duration::from_millis(random.u64(500..1500)));
+    for _ in 0..wanted {
+        std::thread::sleep(Duration::from_millis(random.u64(100..900)));
         kills.push(start.elapsed());
         gateway.kill();
         gateway.start();
     }
-    say(&format!("{KILLS} SIGKILLs in {:.1?}", start.elapsed()));
+    say(&format!("{wanted} SIGKILLs in {:.1?}", start.elapsed()));
     let all = async {
         while let Some(end) = tasks.join_next().await {
             end.expect("a publisher works to its end");
@@ -66,7 +69,7 @@ fn twenty_sigkills_under_load_lose_nothing_acknowledged() {
     assert!(ended.is_ok(), "not everything was acknowledged 60 s after the last SIGKILL");
     gateway.wait_drained(Duration::from_mins(1));
     let repeated = assert_all_there(&kafka, &prefix, &lives);
-    say(&format!("{} events are there, {repeated} of them twice or more", CLIENTS * EVENTS as usize));
+    say(&format!("{} events are there, {repeated} of them twice or more", CLIENTS * (wanted * EVENTS) as usize));
     assert!(!kills.is_empty() && gateway.stop() == Some(0));
 }
 

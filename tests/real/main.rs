@@ -22,3 +22,4 @@ mod kafka;
 mod kubectl;
 mod mqtt;
 mod parts;
+mod power;

@@ -8,6 +8,7 @@
 #   kafka     Java >= 17 and Maven (for the jars of Apache Kafka), kcat
 #   kubectl   checks for Go >= 1.26, which Debian does not have
 #   real      mosquitto and its clients, and paho for Python: MQTT that is not ours
+#   power     a disk whose writes are logged: qemu-storage-daemon, FUSE, ext4's tools
 #   cross     aarch64 linker, libraries, qemu-user and Rust's standard library
 #   systemd   systemd-analyze, systemd-nspawn and what makes a root file system
 #
@@ -15,7 +16,7 @@
 set -euo pipefail
 export LC_ALL=C
 
-readonly all_groups=(build kafka kubectl real cross systemd)
+readonly all_groups=(build kafka kubectl real power cross systemd)
 readonly go_min=26 java_min=17
 readonly target=aarch64-unknown-linux-gnu
 
@@ -124,6 +125,7 @@ packages_of() {
     kafka) kafka_packages ;;
     kubectl) ;;
     real) echo mosquitto mosquitto-clients python3-paho-mqtt ;;
+    power) echo qemu-utils qemu-system-common e2fsprogs fuse3 mount ;;
     cross) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static libc6:arm64 libgcc-s1:arm64 ;;
     systemd) echo systemd systemd-container mmdebstrap debian-archive-keyring ;;
     *) die "no group '$1'; there are: ${all_groups[*]}" ;;
