@@ -140,6 +140,8 @@ impl App {
         let mut front = JoinSet::new();
         front.spawn_on(broker.run(stop_broker.clone()), broker_runtime.handle());
         let mut edges = JoinSet::new();
+        // Store, queue and engine are there: who has waited at the open listener is served, not sent away.
+        watched.health.set(Health::START, Ok(()));
         edges.spawn_on(facade.serve(server, stop_edges.clone()), edge_runtime.handle());
         for sink in &self.parts.config.sink {
             let pump = configured(sink, &self.parts.config, &watched, &self.parts.acker, &stop_edges);
@@ -150,7 +152,6 @@ impl App {
             edges.spawn_on(pump, edge_runtime.handle());
         }
 
-        watched.health.set(Health::START, Ok(()));
         info!(mqtt = %self.parts.addresses.mqtt, http = %self.parts.addresses.http, "tidegate is ready");
         systemd::ready(&format!("MQTT on {}, HTTP on {}", self.parts.addresses.mqtt, self.parts.addresses.http));
         let ended = edge_runtime.block_on(async {
