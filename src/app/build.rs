@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::broker::{Broker, BrokerError};
 use crate::config::{Config, Start};
@@ -172,6 +172,10 @@ fn open(
     let options = StoreOptions { data_dir: config.gateway.data_dir.clone(), gateway: config.gateway.name.clone() };
     let (store, recovered) = Store::open(&options, clock.clone())?;
     let (next_seq, epoch, clean) = (recovered.next_seq, recovered.epoch, recovered.clean);
+    for gap in &recovered.gaps {
+        error!(after = %gap.from, up_to = %gap.to, "the log is damaged: changes with these numbers may be lost");
+        metrics.log_gaps.inc();
+    }
     let options = queue_options(config, epoch);
     let fifo = Arc::new(DeltaFifo::recover(&options, recovered));
     let (devices, alerts) = (fifo.list(Lane::State, None).records, fifo.list(Lane::Alert, None).records);

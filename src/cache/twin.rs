@@ -75,10 +75,15 @@ impl Twin {
         self.dirty
     }
 
+    /// True if the metric is known or there is room for it.
+    pub fn has_room(&self, metric: &str) -> bool {
+        self.state.metrics.contains_key(metric) || self.state.metrics.len() < METRICS_MAX
+    }
+
     /// Takes a reading; a bad one keeps the last good value beside its quality. True if it is worth a delta, or if
     /// one is waiting already. False also for a metric beyond [`METRICS_MAX`], which is left out.
     pub fn apply(&mut self, metric: &Arc<str>, reading: MetricState, predicate: Predicate) -> bool {
-        if !self.state.metrics.contains_key(metric) && self.state.metrics.len() >= METRICS_MAX {
+        if !self.has_room(metric) {
             return false;
         }
         let kept = self.state.metrics.get(metric).and_then(|old| old.value.clone());

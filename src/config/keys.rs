@@ -294,8 +294,8 @@ static UPLINK: &[Key] = &[
     key("max_interval", Kind::Time(0, 7 * DAY), "Sends at least this often while readings arrive. 0s: only changes."),
     key(
         "min_interval",
-        Kind::Time(0, 7 * DAY),
-        "Sends a device at most this often; the last value wins. 0s: no limit.",
+        Kind::Time(0, DAY / 1440),
+        "Sends a device at most this often; the last value wins. Acknowledgements of what is held back wait so long. 0s: no limit.",
     ),
 ];
 

@@ -311,7 +311,8 @@ pub struct Uplink {
     pub deadband: Deadband,
     /// Sends at least this often while readings arrive. Default `0s`: never without a change; at most 7 days.
     pub max_interval: Span,
-    /// Sends a device at most this often; the last value wins. Default `0s`: no limit; at most 7 days.
+    /// Sends a device at most this often; the last value wins. What is held back is not acknowledged before it is
+    /// stored, and neither is what its client sent after it. Default `0s`: no limit; at most `1m`.
     pub min_interval: Span,
 }
 

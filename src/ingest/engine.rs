@@ -26,6 +26,9 @@ const BACKLOG_MAX: usize = 10_000;
 /// A kind of refusal is warned of at most so often.
 const WARN_PAUSE: Duration = Duration::from_mins(1);
 
+/// Readings of one device that wait for `min_interval`.
+const HELD_MAX: usize = 4096;
+
 /// The engine comes by at least this often, for its heartbeat.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -165,7 +168,13 @@ impl State {
             Err(refused) => Some(self.refuse(refused, changes, put.as_ref())),
         };
         match (ticket, verdict, outcome) {
-            (Some(ticket), None, Outcome::Held(key)) => self.held.entry(key).or_default().push(ticket),
+            (Some(ticket), None, Outcome::Held(key)) => {
+                let held = self.held.entry(key).or_default();
+                // A client that comes back again and again leaves tickets behind; one that is dropped is refused.
+                if held.len() < HELD_MAX {
+                    held.push(ticket);
+                }
+            }
             (Some(ticket), verdict, _) => ticket.settle(verdict.unwrap_or(Verdict::Refused)),
             (None, ..) => {}
         }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::decode::{Decoded, DeviceTime, Reading, decode};
 use super::mapping::{Mapping, MappingError, Target};
+use super::problem::TOO_MANY_METRICS;
 use crate::cache::{Indexer, Limits, Predicate, Twin};
 use crate::config::{Class, Source};
 use crate::model::{
@@ -214,7 +215,12 @@ impl Pipeline {
         twin.touch(wall, &target.labels);
         let time = taken_at(decoded, wall).rfc3339();
         let mut told = Vec::with_capacity(decoded.readings.len());
+        let mut problem = None;
         for reading in &decoded.readings {
+            if !twin.has_room(&reading.metric) {
+                problem = Some(TOO_MANY_METRICS);
+                continue;
+            }
             twin.apply(&reading.metric, metric_state(reading, &time), uplink.predicate(&reading.metric));
             told.push(reading.metric.clone());
         }
@@ -225,7 +231,7 @@ impl Pipeline {
 
         let mut transitions = Vec::new();
         self.rules.on_reading(device, &told, &TwinFacts(Some(twin), &[]), now, &mut transitions);
-        let mut step = Step::default();
+        let mut step = Step { problem, ..Step::default() };
         step.outcome = match twin.held_until(now, uplink.limits) {
             _ if class == Class::Transient => Outcome::Nothing,
             _ if !twin.is_dirty() => Outcome::Suppressed(twin.lsn()),

@@ -12,5 +12,7 @@ pub const NOT_UTF8: &str = "not_utf8";
 pub const BAD_JSON: &str = "bad_json";
 /// An availability message with neither of the two words.
 pub const UNKNOWN_WORD: &str = "unknown_word";
+/// A device beyond its 512 metrics; the others of the message count.
+pub const TOO_MANY_METRICS: &str = "too_many_metrics";
 /// A field that is there twice; the last one counts. The only problem that comes with readings.
 pub const DUPLICATE_KEY: &str = "duplicate_key";

@@ -99,6 +99,8 @@ pub struct Metrics {
     pub commit_seconds: Histogram,
     /// Checkpoints of the keyed store.
     pub checkpoints: Counter,
+    /// Damaged places in the log, each an exact gap of Seqs, told at a start.
+    pub log_gaps: Counter,
     /// 1 while the disk refuses writes.
     pub disk_fault: Gauge,
     /// Failed writes, by operation.
@@ -168,6 +170,7 @@ impl Metrics {
             log_bytes: Counter::default(),
             commit_seconds: latency(),
             checkpoints: Counter::default(),
+            log_gaps: Counter::default(),
             disk_fault: Gauge::default(),
             disk_errors: Family::default(),
             commit_queue_bytes: Gauge::default(),
@@ -242,6 +245,7 @@ impl Metrics {
         r.register("store_log_bytes", "Bytes written to the log", self.log_bytes.clone());
         r.register("store_commit_seconds", "Time of a write with its fdatasync", self.commit_seconds.clone());
         r.register("store_checkpoints", "Checkpoints of the keyed store", self.checkpoints.clone());
+        r.register("store_log_gaps", "Damaged places that the last start found in the log", self.log_gaps.clone());
         r.register("store_disk_fault", "1 while the disk refuses writes", self.disk_fault.clone());
         r.register("store_disk_errors", "Failed disk operations", self.disk_errors.clone());
         r.register("commit_queue_bytes", "Bytes that wait in RAM for the disk", self.commit_queue_bytes.clone());
