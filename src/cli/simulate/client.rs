@@ -73,15 +73,30 @@ pub(super) async fn publish(
             break;
         }
         let wait = if over { Duration::from_millis(100) } else { (pace.start + due).saturating_sub(now) };
-        tokio::select! {
-            event = connection.poll() => line.on_event(device.name(), event).await,
-            () = tokio::time::sleep(wait), if !over => {
-                let message = device.next(due.as_secs_f64(), count);
-                count += 1;
-                line.give(device.name(), Sent { message, due: pace.start + due });
+        // A poll that is dropped while it connects leaves half a connection, and the next one takes it over: no timer
+        // runs beside it, and what fell due meanwhile is given after it.
+        let is_due = if line.connected {
+            tokio::select! {
+                event = connection.poll() => {
+                    line.on_event(device.name(), event).await;
+                    false
+                }
+                () = tokio::time::sleep(wait) => !over,
+                () = stop.cancelled(), if !over => false,
             }
-            () = tokio::time::sleep(wait), if over => {}
-            () = stop.cancelled(), if !over => {}
+        } else if !over && wait.is_zero() {
+            true
+        } else {
+            tokio::select! {
+                event = connection.poll() => line.on_event(device.name(), event).await,
+                () = stop.cancelled(), if !over => {}
+            }
+            false
+        };
+        if is_due {
+            let message = device.next(due.as_secs_f64(), count);
+            count += 1;
+            line.give(device.name(), Sent { message, due: pace.start + due });
         }
         line.send();
     }

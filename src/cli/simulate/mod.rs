@@ -102,18 +102,28 @@ pub(super) fn command(args: &SimulateArgs) -> ExitCode {
 
 /// One line of figures.
 pub(super) fn progress(counts: &Counts) -> String {
-    format!(
-        "sent {}  acknowledged {}  ack p50 {} us p99 {} us  alerts {} fired {} resolved, p50 {} us p99 {} us  breaks {}",
+    let (messages, alerts) = figures(counts);
+    format!("{messages}  {alerts}")
+}
+
+/// The figures of messages, and those of alerts.
+pub(super) fn figures(counts: &Counts) -> (String, String) {
+    let messages = format!(
+        "sent {}  acknowledged {}  ack p50 {} us p99 {} us  breaks {}",
         counts.readings,
         counts.acknowledged,
         counts.ack_latency.value_at_quantile(0.5),
         counts.ack_latency.value_at_quantile(0.99),
+        counts.breaks,
+    );
+    let alerts = format!(
+        "alerts {} fired {} resolved, p50 {} us p99 {} us",
         counts.fired,
         counts.resolved,
         counts.alert_latency.value_at_quantile(0.5),
         counts.alert_latency.value_at_quantile(0.99),
-        counts.breaks,
-    )
+    );
+    (messages, alerts)
 }
 
 /// `HOST:PORT`, also `[::1]:1883`.
