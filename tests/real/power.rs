@@ -77,7 +77,7 @@ fn no_power_cut_loses_what_was_acknowledged() {
     let cuts = std::env::var("TIDEGATE_POWER_CUTS").ok().map_or(CUTS, |text| text.parse().expect("a number"));
     let mut random = fastrand::Rng::with_seed(seed());
     let mut home = folder("power");
-    let rig = Rig::new(home.path());
+    let rig = Rig::new(home.path(), if random.bool() { 1024 } else { 4096 });
     let history = History::make(&rig);
     let mut log = rig.finish();
     let (entries, flushes, made) = (log.len(), log.flushes(), history.start.elapsed());

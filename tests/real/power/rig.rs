@@ -111,15 +111,15 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A new file system, mounted.
-    pub(crate) fn new(home: &Path) -> Self {
+    /// A new file system with blocks of so many bytes, mounted.
+    pub(crate) fn new(home: &Path, block: u32) -> Self {
         let at = |name: &str| home.join(name).display().to_string();
         for name in ["log.raw", "export"] {
             File::create(home.join(name)).expect("the folder is writable");
         }
         tool(&format!("truncate -s {DISK} {}", at("disk.raw")));
         // Without work for later in the background, which would only fill the log.
-        tool(&format!("mke2fs -q -F -t ext4 -E lazy_itable_init=0,lazy_journal_init=0 {}", at("disk.raw")));
+        tool(&format!("mke2fs -q -F -t ext4 -b {block} -E lazy_itable_init=0,lazy_journal_init=0 {}", at("disk.raw")));
         copy(&home.join("disk.raw"), &home.join("durable.raw"));
         let export = Export::start(home);
         let mount = Mount::new(&home.join("export"), home.join("mnt"), "");
@@ -332,6 +332,10 @@ impl Cuts {
     }
 }
 
+/// A new file, also where one is: mount takes a loop device that still has the file, with what it remembers of it.
 fn copy(from: &Path, to: &Path) {
+    if let Err(error) = fs::remove_file(to) {
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{}: {error}", to.display());
+    }
     tool(&format!("cp --sparse=always --reflink=auto {} {}", from.display(), to.display()));
 }
