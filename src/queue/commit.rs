@@ -29,6 +29,9 @@ const ACK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// After a disk error the same frames are tried again so often.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// A clean stop gives its snapshot so much time; without it the next start has more log to read, and nothing is lost.
+const LAST_SNAPSHOT_MAX: Duration = Duration::from_secs(5);
+
 /// With nothing to do the thread looks around so often.
 const IDLE: Duration = Duration::from_mins(1);
 
@@ -139,6 +142,17 @@ pub(super) struct Worker<L: Log> {
     held: Vec<Frame>,
     drops: DropLog,
     reserve_fails: bool,
+    /// A snapshot is under way.
+    is_snapping: bool,
+}
+
+/// What the thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Round,
+    /// A bit of the snapshot: nothing else is due.
+    Snapshot,
+    Finish,
 }
 
 impl<L: Log> Worker<L> {
@@ -178,16 +192,20 @@ impl<L: Log> Worker<L> {
             held: Vec::new(),
             drops: DropLog::default(),
             reserve_fails: false,
+            is_snapping: false,
         };
         worker.keep_reserve();
         (worker, ends)
     }
 
     fn run(mut self) {
-        while self.wait() {
-            self.round();
+        loop {
+            match self.wait() {
+                Next::Round => drop(self.round()),
+                Next::Snapshot => self.snapshot(),
+                Next::Finish => return self.finish(),
+            }
         }
-        self.finish();
     }
 
     /// One commit of what waits, or of what the disk refused before. False if the disk refused it.
@@ -198,6 +216,9 @@ impl<L: Log> Worker<L> {
         }
         let stored = self.held.is_empty() || self.commit();
         self.keep_reserve();
+        if stored {
+            self.snapshot();
+        }
         self.shared.set_at_disk(None);
         self.drops.tell(self.clock.now());
         stored
@@ -206,7 +227,9 @@ impl<L: Log> Worker<L> {
     /// Commits all that waits and closes the log.
     pub(super) fn finish(mut self) {
         while self.round() && self.shared.lock().waiting() != Waiting::Nothing {}
-        if !self.held.is_empty() {
+        if self.held.is_empty() {
+            self.last_snapshot();
+        } else {
             error!(frames = self.held.len(), "stopped with a failing disk; what was not acknowledged is not stored");
         }
         if let Err(error) = self.log.close(self.shared.next_seq()) {
@@ -214,13 +237,13 @@ impl<L: Log> Worker<L> {
         }
     }
 
-    /// Waits until there is something to do. False if the thread shall finish.
-    fn wait(&mut self) -> bool {
+    /// Waits until there is something to do.
+    fn wait(&mut self) -> Next {
         let mut forming = self.shared.lock();
         let (idle_since, mut since) = (self.clock.now(), None);
         loop {
             if forming.stop {
-                return false;
+                return Next::Finish;
             }
             let now = self.clock.now();
             let credit = self.wear.has_credit(now);
@@ -229,7 +252,10 @@ impl<L: Log> Worker<L> {
                 None => IDLE.saturating_sub(now.since(idle_since)),
             };
             if left.is_zero() {
-                return true;
+                return Next::Round;
+            }
+            if self.is_snapping && self.held.is_empty() {
+                return Next::Snapshot;
             }
             forming = match self.shared.wake.wait_timeout(forming, left) {
                 Ok((forming, _)) => forming,
@@ -326,6 +352,35 @@ impl<L: Log> Worker<L> {
         }
     }
 
+    /// Begins a snapshot if one is due, or does a bit of the one under way: a commit waits for one bit at most.
+    fn snapshot(&mut self) {
+        let outcome = if self.is_snapping {
+            self.log.step_snapshot()
+        } else if self.log.snapshot_due() {
+            self.log.begin_snapshot(self.fifo.image()).map(|()| true)
+        } else {
+            return;
+        };
+        self.is_snapping = outcome.unwrap_or_else(|error| {
+            self.disk_error("snapshot");
+            warn!(error = &error as &dyn Error, "a snapshot failed; the log grows until one succeeds");
+            false
+        });
+    }
+
+    fn last_snapshot(&mut self) {
+        let started = self.clock.ticks();
+        let mut outcome = self.log.begin_snapshot(self.fifo.image()).map(|()| true);
+        while matches!(outcome, Ok(true)) && self.clock.ticks().saturating_sub(started) < LAST_SNAPSHOT_MAX {
+            outcome = self.log.step_snapshot();
+        }
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => info!("no time for a last snapshot; the next start reads more of the log"),
+            Err(error) => warn!(error = &error as &dyn Error, "no last snapshot; the next start reads more of the log"),
+        }
+    }
+
     fn keep_reserve(&mut self) {
         let next = self.shared.next_seq();
         let left = self.log.reserved().0.saturating_sub(next.0);
@@ -374,7 +429,25 @@ fn due_in(waiting: Waiting, held: bool, credit: bool, window: Duration) -> Optio
 mod tests {
     use super::*;
 
+    use crate::queue::testing::{House, options, put};
+
     const WINDOW: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_thread_with_nothing_else_to_do_goes_on_with_its_snapshot() {
+        let mut house = House::new(&options());
+        house.disk.disk().snapshot_due = true;
+        house.store(vec![put("a", 1)]);
+        for _ in 0..3 {
+            assert_eq!(house.worker.wait(), Next::Snapshot);
+            house.worker.snapshot();
+        }
+        assert_eq!((house.disk.disk().snapshots, house.worker.is_snapping), (1, false));
+        assert!(house.add(vec![put("a", 2)]).is_ok());
+        assert_eq!(house.worker.wait(), Next::Round);
+        house.worker.shared.lock().stop = true;
+        assert_eq!(house.worker.wait(), Next::Finish);
+    }
 
     #[test]
     fn frames_go_at_once_while_there_is_credit_and_gather_when_it_is_spent() {

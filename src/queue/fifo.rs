@@ -12,7 +12,10 @@ use super::reader::LaneReader;
 use super::view::{Applied, View};
 use crate::model::{Epoch, Frame, Lane, ObjectKey, Record, Seq, Stamp};
 use crate::runtime::metrics::{Metrics, SinkLane};
-use crate::store::Recovered;
+use crate::store::{Recovered, StateImage};
+
+/// Records that are copied for a snapshot under one lock.
+const PIECE: usize = 1024;
 
 /// The committed view of the queue: many readers, one writer (the commit thread).
 ///
@@ -215,6 +218,30 @@ impl DeltaFifo {
         applied
     }
 
+    /// All that is held, for a snapshot: records are cloned in pieces, their bodies shared. Nobody but the commit thread
+    /// changes the view, so in its hands the pieces belong together, though the lock is let go between them.
+    pub(super) fn image(&self) -> StateImage {
+        let mut image = self.read(View::positions);
+        for lane in Lane::ALL {
+            self.copy(&mut image.newest, |view, after| {
+                Some(view.keyed(lane)?.after(after).take(PIECE).cloned().collect())
+            });
+            self.copy(&mut image.lane_records, |view, after| {
+                Some(view.records(lane)?.after(after).take(PIECE).cloned().collect())
+            });
+        }
+        image
+    }
+
+    fn copy(&self, out: &mut Vec<Record>, select: impl Fn(&View, Seq) -> Option<Vec<Record>>) {
+        let mut after = Seq::ZERO;
+        while let Some(piece) = self.read(|view| select(view, after)) {
+            let Some(last) = piece.last() else { return };
+            after = last.seq;
+            out.extend(piece);
+        }
+    }
+
     /// Reads under the lock; `read` must not wait for anything.
     pub(super) fn read<T>(&self, read: impl FnOnce(&View) -> T) -> T {
         read(&self.view.read().unwrap_or_else(PoisonError::into_inner))
@@ -343,6 +370,29 @@ mod tests {
         let stats = fifo.stats();
         assert_eq!((stats.devices, stats.events, stats.pending_records), (2, 1, 3));
         assert_eq!(fifo.cursors().len(), 3);
+    }
+
+    #[test]
+    fn an_image_for_a_snapshot_leads_to_the_same_queue() {
+        let mut effects: Vec<Effect> = (1..=3000)
+            .map(|seq| Effect::Record(record(Lane::ALL[seq as usize % 3], &format!("k{}", seq % 900), seq)))
+            .collect();
+        effects.push(Effect::Record(deleted("k7", 3001)));
+        effects.extend([cursor("s", Lane::State, 900), cursor("t", Lane::Event, 500)]);
+        effects.push(Effect::Trim { lane: Lane::Event, to: Seq(400), lost: 0 });
+        effects.push(Effect::Forget { lane: Lane::State, to: Seq(3) });
+        let fifo = testing::fifo(effects);
+        let image = fifo.image();
+        let StateImage { newest, lane_records, cursors, floors } = image;
+        let recovered = Recovered { image: newest, lane_records, cursors, floors, ..Recovered::default() };
+        let again = DeltaFifo::recover(&testing::options(), recovered);
+        assert_eq!((again.head(), again.stats(), again.cursors()), (fifo.head(), fifo.stats(), fifo.cursors()));
+        for lane in Lane::ALL {
+            let all = |fifo: &DeltaFifo| fifo.read(|view| view.waiting(lane, Seq::ZERO).cloned().collect::<Vec<_>>());
+            assert_eq!(all(&again), all(&fifo), "{lane}");
+            assert_eq!(again.list(lane, None), fifo.list(lane, None), "{lane}");
+            assert_eq!(again.changes(lane, Seq(3), 9999), fifo.changes(lane, Seq(3), 9999), "{lane}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `Log`: what the commit thread asks of the store.
 
 use crate::model::{Frame, Lsn, Seq};
-use crate::store::{Store, StoreError};
+use crate::store::{StateImage, Store, StoreError};
 
 /// The commit point. The seam is here so that the queue's tests, and a simulation of power cuts, need no disk.
 pub trait Log: Send + 'static {
@@ -17,6 +17,15 @@ pub trait Log: Send + 'static {
 
     /// Brings the keyed store up to the newest commit and frees the log before it.
     fn checkpoint(&mut self) -> Result<(), Self::Error>;
+
+    /// True if a snapshot is due and none is under way.
+    fn snapshot_due(&self) -> bool;
+
+    /// Checkpoints, and begins a snapshot of the image, which is what all commits so far amount to.
+    fn begin_snapshot(&mut self, image: StateImage) -> Result<(), Self::Error>;
+
+    /// Does a small bit of the snapshot under way; true while there is more to do. After an error none is under way.
+    fn step_snapshot(&mut self) -> Result<bool, Self::Error>;
 
     /// Makes sure, durably, that Seqs below `seq` may be given out.
     fn reserve(&mut self, seq: Seq) -> Result<(), Self::Error>;
@@ -44,6 +53,18 @@ impl Log for Store {
 
     fn checkpoint(&mut self) -> Result<(), StoreError> {
         Self::checkpoint(self)
+    }
+
+    fn snapshot_due(&self) -> bool {
+        Self::snapshot_due(self)
+    }
+
+    fn begin_snapshot(&mut self, image: StateImage) -> Result<(), StoreError> {
+        Self::begin_snapshot(self, image)
+    }
+
+    fn step_snapshot(&mut self) -> Result<bool, StoreError> {
+        Self::step_snapshot(self)
     }
 
     fn reserve(&mut self, seq: Seq) -> Result<(), StoreError> {

@@ -24,6 +24,10 @@
 //!    in counts), `commit_queue_bytes_max` in RAM before the disk, 3 MiB a message, one cursor a sink and lane.
 //! 8. A disk error keeps the frames as they are and tries them again every second, before anything that came later;
 //!    nothing is acknowledged meanwhile, and what comes gathers as one state a key.
+//! 9. The store's snapshot is an image of the [`DeltaFifo`]: when one is due the commit thread clones the records in
+//!    pieces (1 024 under one lock, bodies shared), and the store writes them bit by bit between commits. A commit waits
+//!    for one bit at most (256 KiB); with nothing else to do the thread goes on with it. The records stay in RAM until they
+//!    are written, at most one more version of each body.
 //!
 //! # client-go's rules
 //!

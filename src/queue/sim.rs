@@ -60,6 +60,7 @@ impl Seen {
         let rare = [
             "restart",
             "clean",
+            "snapshot",
             "torn",
             "fault",
             "rewind",
@@ -199,10 +200,18 @@ impl World {
 
     fn commit(&mut self) {
         let fault = self.rng.below(5) == 0;
-        self.disk.disk().refuse_commits = fault;
+        let snapshots = {
+            let mut disk = self.disk.disk();
+            disk.refuse_commits = fault;
+            disk.snapshot_due |= self.rng.below(8) == 0;
+            disk.snapshots
+        };
         let stored = self.house.worker.round();
         self.disk.disk().refuse_commits = false;
         assert!(fault || stored);
+        if self.disk.disk().snapshots > snapshots {
+            self.seen.note("snapshot");
+        }
         if !stored {
             self.seen.note("fault");
         }

@@ -15,7 +15,7 @@ use super::{Acker, Added, DeltaFifo, Durable, Intake, QueueOptions, Refused};
 use crate::model::{Change, DeltaType, Effect, Epoch, Frame, Lane, Lsn, ObjectKey, Record, Seq, Stamp, Uid};
 use crate::runtime::clock::ManualClock;
 use crate::runtime::metrics::Metrics;
-use crate::store::Recovered;
+use crate::store::{Recovered, StateImage};
 
 /// Refused by the simulated disk.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,7 @@ pub(crate) struct RamLog {
 
 /// What is on the simulated disk, and what it will do next.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each makes one operation fail or due, by itself")]
 pub(crate) struct Disk {
     pub(crate) frames: Vec<Frame>,
     pub(crate) refuse_commits: bool,
@@ -39,6 +40,11 @@ pub(crate) struct Disk {
     pub(crate) cut_after: Option<usize>,
     pub(crate) commits: u64,
     pub(crate) checkpoints: u64,
+    /// One is due from now on.
+    pub(crate) snapshot_due: bool,
+    /// Steps that the one under way still needs.
+    pub(crate) snapshot_steps: u64,
+    pub(crate) snapshots: u64,
     /// How many frames the keyed store holds.
     checkpointed: usize,
     log_bytes: u64,
@@ -57,6 +63,7 @@ impl RamLog {
         let recovered = self.peek();
         let mut disk = self.disk();
         (disk.refuse_commits, disk.cut_after, disk.clean) = (false, None, None);
+        disk.snapshot_steps = 0;
         recovered
     }
 
@@ -119,6 +126,35 @@ impl Log for RamLog {
         Ok(())
     }
 
+    fn snapshot_due(&self) -> bool {
+        let disk = self.disk();
+        disk.snapshot_due && disk.snapshot_steps == 0
+    }
+
+    fn begin_snapshot(&mut self, image: StateImage) -> Result<(), RamError> {
+        self.checkpoint()?;
+        let mut disk = self.disk();
+        (disk.snapshot_due, disk.snapshot_steps) = (false, 3);
+        let mut expected = Image::default();
+        disk.frames.iter().flat_map(|frame| &frame.effects).for_each(|effect| expected.take(effect));
+        expected.check(image);
+        Ok(())
+    }
+
+    fn step_snapshot(&mut self) -> Result<bool, RamError> {
+        let mut disk = self.disk();
+        if disk.snapshot_steps == 0 {
+            return Ok(false);
+        }
+        if disk.refuse_checkpoints {
+            disk.snapshot_steps = 0;
+            return Err(RamError("write a snapshot"));
+        }
+        disk.snapshot_steps -= 1;
+        disk.snapshots += u64::from(disk.snapshot_steps == 0);
+        Ok(disk.snapshot_steps > 0)
+    }
+
     fn reserve(&mut self, seq: Seq) -> Result<(), RamError> {
         let mut disk = self.disk();
         if disk.refuse_reserves {
@@ -153,6 +189,22 @@ struct Image {
 }
 
 impl Image {
+    /// The image that the queue hands in is what the frames amount to.
+    fn check(self, mut image: StateImage) {
+        let by_seq = |mut records: Vec<Record>| {
+            records.sort_by_key(|record| (record.seq, record.lane));
+            records
+        };
+        assert_eq!(by_seq(image.newest), by_seq(self.keyed.into_values().collect()));
+        assert_eq!(by_seq(image.lane_records), by_seq(self.records));
+        image.cursors.sort();
+        let cursors: Vec<_> = self.cursors.into_iter().map(|((sink, lane), seq)| (sink, lane, seq)).collect();
+        assert_eq!(image.cursors, cursors);
+        image.floors.retain(|(_, trimmed, forgotten)| (*trimmed).max(*forgotten) > Seq::ZERO);
+        let floors: Vec<_> = self.floors.into_iter().map(|(lane, (trim, forget))| (lane, trim, forget)).collect();
+        assert_eq!(image.floors, floors);
+    }
+
     fn take(&mut self, effect: &Effect) {
         match effect {
             Effect::Record(record) => {

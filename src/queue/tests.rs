@@ -246,6 +246,45 @@ fn a_checkpoint_follows_so_many_log_bytes_and_a_failed_one_is_tried_again_later(
 }
 
 #[test]
+fn a_snapshot_is_written_bit_by_bit_between_commits() {
+    let mut house = House::new(&options());
+    house.store(vec![put("a", 1), event("a", 1), alert("x", 1)]);
+    house.ack("s", Lane::Event, Seq(1));
+    house.disk.disk().snapshot_due = true;
+    for (at, left) in (2..).zip([3, 2, 1, 0, 0]) {
+        house.store(vec![put("a", at)]);
+        assert_eq!(house.disk.disk().snapshot_steps, left);
+    }
+    let disk = house.disk.disk();
+    assert_eq!((disk.snapshots, disk.commits), (1, 7));
+}
+
+#[test]
+fn a_snapshot_that_fails_is_counted_and_commits_go_on() {
+    let mut house = House::new(&options());
+    let errors = house.metrics.disk_errors.get_or_create(&Reason { reason: "snapshot" }).clone();
+    house.disk.disk().snapshot_due = true;
+    house.store(vec![put("a", 1)]);
+    house.disk.disk().refuse_checkpoints = true;
+    house.store(vec![put("a", 2)]);
+    house.store(vec![put("a", 3)]);
+    assert_eq!((errors.get(), house.disk.disk().snapshots), (1, 0));
+    house.disk.disk().snapshot_due = true;
+    house.store(vec![put("a", 4)]);
+    assert_eq!(errors.get(), 2, "its checkpoint comes first");
+}
+
+#[test]
+fn a_clean_stop_leaves_a_snapshot() {
+    let mut house = House::new(&options());
+    house.store(vec![put("a", 1)]);
+    let disk = house.disk.clone();
+    house.worker.finish();
+    let disk = disk.disk();
+    assert_eq!((disk.snapshots, disk.clean), (1, Some(Seq(2))));
+}
+
+#[test]
 fn the_oldest_events_go_when_the_bound_is_reached_and_the_loss_is_counted_and_told() {
     let cost = record(Lane::Event, "a", 1).cost() as u64;
     let mut house = House::new(&QueueOptions { event_bytes_max: 3 * cost, ..options() });
@@ -393,6 +432,15 @@ impl<F: FnMut() + Send + 'static> Log for Odd<F> {
     }
     fn checkpoint(&mut self) -> Result<(), RamError> {
         self.0.checkpoint()
+    }
+    fn snapshot_due(&self) -> bool {
+        self.0.snapshot_due()
+    }
+    fn begin_snapshot(&mut self, image: crate::store::StateImage) -> Result<(), RamError> {
+        self.0.begin_snapshot(image)
+    }
+    fn step_snapshot(&mut self) -> Result<bool, RamError> {
+        self.0.step_snapshot()
     }
     fn reserve(&mut self, seq: Seq) -> Result<(), RamError> {
         self.0.reserve(seq)

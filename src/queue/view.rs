@@ -6,7 +6,7 @@ use super::cursors::Cursors;
 use super::keyed::Keyed;
 use super::lane::RecordLane;
 use crate::model::{Effect, Lane, Record, Seq};
-use crate::store::Recovered;
+use crate::store::{Recovered, StateImage};
 
 /// The queue in RAM, without locks.
 #[derive(Debug, Clone, Default)]
@@ -145,6 +145,15 @@ impl View {
             Some(records) => Box::new(records.after(seq)),
             None => Box::new(self.states.after(seq)),
         }
+    }
+
+    /// The part of the image for a snapshot that is small: cursors and floors.
+    pub(super) fn positions(&self) -> StateImage {
+        let cursors = self.cursors.iter().map(|cursor| (cursor.sink.clone(), cursor.lane, cursor.seq)).collect();
+        let trimmed = |lane| self.records(lane).map_or(Seq::ZERO, RecordLane::floor);
+        let forgotten = |lane| self.keyed(lane).map_or(Seq::ZERO, Keyed::floor);
+        let floors = Lane::ALL.map(|lane| (lane, trimmed(lane), forgotten(lane))).to_vec();
+        StateImage { cursors, floors, ..StateImage::default() }
     }
 
     fn keyed_mut(&mut self, lane: Lane) -> Option<&mut Keyed> {

@@ -1,11 +1,12 @@
 //! The seam to the file system: everything that the log and the identity do with files goes through [`Disk`].
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock, statvfs};
 
 use super::StoreError;
 
@@ -20,6 +21,9 @@ pub trait Disk: Send + Sync {
 
     /// The whole content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+
+    /// At most `length` bytes of a file from `offset` on, from the medium if the system allows it; none behind the end.
+    fn read_back(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>>;
 
     /// A new file for writing; one that is there is emptied.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
@@ -90,6 +94,16 @@ impl Disk for RealDisk {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         fs::read(path)
+    }
+
+    fn read_back(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        // Pages that are clean are dropped, so that the read goes to the medium; if they stay it is a weaker proof.
+        fadvise(&file, offset, NonZeroU64::new(length as u64), Advice::DontNeed).unwrap_or_default();
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::with_capacity(length);
+        file.take(length as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -180,6 +194,8 @@ mod tests {
         replace(&RealDisk, &path, b"new").unwrap();
         assert_eq!(RealDisk.read(&path).unwrap(), b"new");
         assert_eq!(RealDisk.list(path.parent().unwrap()).unwrap(), ["a"]);
+        assert_eq!(RealDisk.read_back(&path, 1, 9).unwrap(), b"ew");
+        assert_eq!(RealDisk.read_back(&path, 3, 9).unwrap(), b"");
         assert!(RealDisk.free_space(&path).unwrap() > 0);
     }
 }

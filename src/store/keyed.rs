@@ -16,10 +16,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::codec::{self, Reader};
+use super::snapshot::StateImage;
 use crate::model::{Effect, Lane, Lsn, Record, Seq};
 
 /// Why the keyed store did not do it.
 pub type KeyedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A key with its value.
+pub(super) type Entry = (Vec<u8>, Vec<u8>);
 
 /// A keyed store that is written at checkpoints only.
 pub trait Keyed: Send {
@@ -126,8 +130,33 @@ impl Image {
 
 /// A batch that marks a store as ours.
 pub(super) fn format_batch() -> Batch {
-    let entries = BTreeMap::from([(FORMAT_KEY.to_vec(), Some(FORMAT.to_le_bytes().to_vec()))]);
-    Batch { entries, ..Batch::default() }
+    let (key, value) = format_entry();
+    Batch { entries: BTreeMap::from([(key, Some(value))]), ..Batch::default() }
+}
+
+/// A batch that makes any store hold the entries and nothing else.
+pub(super) fn rebuild_batch(loaded: &Loaded) -> Batch {
+    let entries = loaded.entries.iter().cloned().chain([format_entry()]);
+    let entries = entries.map(|(key, value)| (key, Some(value))).collect();
+    Batch { cleared: vec![(Vec::new(), vec![0xff])], entries }
+}
+
+/// What a keyed store holds that was brought up to a position.
+pub(super) fn entries(image: StateImage, at: Checkpoint) -> impl Iterator<Item = Entry> + Send + 'static {
+    let StateImage { newest, lane_records, cursors, floors } = image;
+    let value = |effect: &Effect| {
+        let mut value = Vec::new();
+        codec::encode(&mut value, effect);
+        value
+    };
+    let newest = newest.into_iter().map(move |record| (state_key(&record), value(&Effect::Record(record))));
+    let records =
+        lane_records.into_iter().map(move |record| (lane_key(record.lane, record.seq), value(&Effect::Record(record))));
+    let cursors = cursors
+        .into_iter()
+        .map(move |(sink, lane, seq)| (cursor_key(lane, &sink), value(&Effect::Cursor { sink, lane, seq })));
+    let floors = floors.into_iter().map(|(lane, trimmed, forgotten)| floor_entry(lane, Floor { trimmed, forgotten }));
+    [format_entry(), checkpoint_entry(at)].into_iter().chain(floors).chain(cursors).chain(newest).chain(records)
 }
 
 /// What the commits since the last checkpoint change in the keyed store. Bounded by the log bytes since then.
@@ -170,8 +199,8 @@ impl Pending {
 
     /// All that waits, with the position that it leads to. Stays until [`Self::clear`].
     pub(super) fn batch(&mut self, checkpoint: Checkpoint) -> &Batch {
-        let value = [checkpoint.lsn.0.to_le_bytes(), checkpoint.seq.0.to_le_bytes()].concat();
-        self.batch.entries.insert(CHECKPOINT.to_vec(), Some(value));
+        let (key, value) = checkpoint_entry(checkpoint);
+        self.batch.entries.insert(key, Some(value));
         &self.batch
     }
 
@@ -233,10 +262,22 @@ impl Pending {
 
     fn note_floor(&mut self, lane: Lane) {
         let floor = self.floors.get(&lane).copied().unwrap_or_default();
-        let key = [FLOOR, &[lane as u8]].concat();
-        let value = [floor.trimmed.0.to_le_bytes(), floor.forgotten.0.to_le_bytes()].concat();
+        let (key, value) = floor_entry(lane, floor);
         self.batch.entries.insert(key, Some(value));
     }
+}
+
+fn format_entry() -> Entry {
+    (FORMAT_KEY.to_vec(), FORMAT.to_le_bytes().to_vec())
+}
+
+fn checkpoint_entry(at: Checkpoint) -> Entry {
+    (CHECKPOINT.to_vec(), [at.lsn.0.to_le_bytes(), at.seq.0.to_le_bytes()].concat())
+}
+
+fn floor_entry(lane: Lane, floor: Floor) -> Entry {
+    let value = [floor.trimmed.0.to_le_bytes(), floor.forgotten.0.to_le_bytes()].concat();
+    ([FLOOR, &[lane as u8]].concat(), value)
 }
 
 fn state_key(record: &Record) -> Vec<u8> {

@@ -4,43 +4,51 @@
 //!   every frame is on disk, and a frame is there wholly or not at all.
 //! - The keyed store (`keyed`, `sled`) follows at checkpoints, in one batch with the position that it leads to. Between them
 //!   its changes wait in RAM, bounded by the log bytes since the last one.
+//! - A snapshot (`snapshot`) is a second image of the same, written from RAM every 16 segments (64 MiB) of log and at a
+//!   stop. A log segment is recycled when a checkpoint and a snapshot hold it. So a keyed store that is damaged, missing,
+//!   or comes back with an older state is built anew from the snapshot and the log behind it, and nothing is lost; and
+//!   a damaged snapshot is told and written anew while the keyed store is in force.
 //! - The identity (`identity`) lies outside: gateway id, epoch, and a reserve of 2^20 Seqs that are never given out twice.
 //! - An open never refuses damaged data. What is missing is a [`Gap`] or a new epoch, and is told; a tail that was not
 //!   acknowledged is dropped. It refuses a second daemon and a newer format.
 //! - A failed write changes nothing in RAM: the same frames are committed again, into a new segment.
 //!
-//! Where it lies: `store/{LOCK, ballast, log/, sled/}` and `identity/{a, b}` under the data directory.
+//! Where it lies: `store/{LOCK, ballast, state.snap, log/, sled/}` and `identity/{a, b}` under the data directory.
 //!
-//! Not here: retry and back-off (the caller's), the meaning of records (the queue's), copies of lanes outside of the keyed
-//! store, an image to rebuild it from, and new Seqs for the keys of a new epoch.
+//! Not here: retry and back-off (the caller's), the meaning of records and the image for a snapshot (the queue's), copies
+//! of lanes outside of the keyed store, and new Seqs for the keys of a new epoch.
 
 mod codec;
 mod disk;
 mod identity;
 mod keyed;
 mod log;
+mod opening;
 #[cfg(test)]
 pub mod sim;
 mod sled;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tracing::{debug, error, warn};
+use tracing::{debug, warn};
 
 use crate::model::{Effect, Epoch, Frame, Lane, Lsn, Record, Seq};
-use crate::runtime::clock::{Clock, is_plausible};
+use crate::runtime::clock::Clock;
 use disk::Lock;
 pub use disk::{Disk, DiskFile, RealDisk};
 use identity::{CleanMark, Copies, Identity, RESERVE};
 pub use keyed::{Batch, Keyed, KeyedError, Loaded};
-use keyed::{Checkpoint, Floor, Image, Pending};
+use keyed::{Checkpoint, Pending};
 use log::{Log, Replay};
+use opening::{Base, Findings};
 pub use sled::SledKeyed;
+use snapshot::Snapshots;
+pub use snapshot::StateImage;
 
 /// The largest frame that [`Store::commit`] takes, in bytes as [`frame_bytes`] counts them: just below 4 MiB.
 pub const FRAME_BYTES_MAX: usize = log::frame_bytes_max(log::SEGMENT_BYTES);
@@ -172,6 +180,9 @@ pub struct Store {
     /// Newest frame.
     at: Checkpoint,
     checkpoint: Checkpoint,
+    /// Where the log's total stood at the checkpoint.
+    checkpoint_mark: u64,
+    snapshots: Snapshots,
     _lock: Option<Lock>,
 }
 
@@ -216,15 +227,28 @@ impl Store {
         }
         let copies = Copies::at(Arc::clone(&disk), &identity_dir);
         let known = copies.load()?;
-        let image = load(&mut *keyed, &options.data_dir)?;
-        let mark = known.and_then(|identity| identity.clean);
-        let stopped = mark.is_some_and(|mark| Checkpoint { lsn: mark.lsn, seq: mark.seq } == image.checkpoint);
-        let (log, replay) = log::recover(disk, &log_dir, segment_bytes, image.checkpoint, stopped)?;
+        let snapshot_path = options.data_dir.join("store/state.snap");
+        let Base { image, snapshot } = Base::read(&mut *keyed, &disk, &log_dir, &snapshot_path)?;
+        let mark = known.and_then(|identity| identity.clean).filter(|mark| mark.lsn >= image.checkpoint.lsn);
+        let (log, replay) =
+            log::recover(Arc::clone(&disk), &log_dir, segment_bytes, image.checkpoint, mark.map(|mark| mark.lsn))?;
+        let stopped = mark.is_some_and(|mark| replay.is_whole_at(Checkpoint { lsn: mark.lsn, seq: mark.seq }));
         let findings = Findings::new(known, &image, &replay, stopped, machine);
         let identity = findings.identity(options, clock);
         let at = Checkpoint { lsn: replay.last, seq: replay.last_seq };
-        let pending = Pending::new(&image);
-        let mut store = Self { log, keyed, pending, copies, identity, at, checkpoint: image.checkpoint, _lock: lock };
+        let snapshots = Snapshots::new(disk, snapshot_path, segment_bytes, snapshot, &image, &log);
+        let mut store = Self {
+            checkpoint_mark: log.total_at(image.checkpoint.lsn),
+            log,
+            keyed,
+            pending: Pending::new(&image),
+            copies,
+            identity,
+            at,
+            checkpoint: image.checkpoint,
+            snapshots,
+            _lock: lock,
+        };
         store.resume(&replay, findings.clean)?;
         store.copies.save(&store.identity)?;
         if findings.new_epoch.is_some()
@@ -235,7 +259,7 @@ impl Store {
         let next_seq = Seq(identity.reserve.0 - RESERVE);
         // The caller says the rest at info, once for the whole start.
         debug!(lsn = %at.lsn, frames = replay.frames.len(), "the log is read");
-        let mut recovered = recovered(image, replay, findings.open_end.then_some(next_seq));
+        let mut recovered = opening::recovered(image, replay, findings.open_end.then_some(next_seq));
         (recovered.epoch, recovered.next_seq, recovered.clean) = (identity.epoch, next_seq, findings.clean);
         Ok((store, recovered))
     }
@@ -265,12 +289,12 @@ impl Store {
         Ok(written)
     }
 
-    /// Log bytes since the last checkpoint: whole segments, but for the newest. They are what a start has to read.
+    /// Log bytes since the last checkpoint: whole segments, but for the newest.
     pub fn log_bytes(&self) -> u64 {
-        self.log.bytes()
+        self.log.total() - self.checkpoint_mark
     }
 
-    /// Brings the keyed store up to the newest commit and recycles log segments.
+    /// Brings the keyed store up to the newest commit and recycles log segments that a snapshot holds, too.
     ///
     /// # Errors
     /// Nothing is lost: the log stays, and the next checkpoint holds the same and more.
@@ -280,8 +304,44 @@ impl Store {
             self.pending.clear();
             self.checkpoint = self.at;
         }
-        self.log.recycle(self.checkpoint.lsn);
+        self.checkpoint_mark = self.log.total();
+        self.recycle();
         Ok(())
+    }
+
+    /// True if a snapshot is due: 64 MiB of log since the last one, or there is none that holds what the log lacks.
+    pub fn snapshot_due(&self) -> bool {
+        self.snapshots.is_due(self.at.lsn, self.log.total())
+    }
+
+    /// Begins a snapshot of `image`, which is what all commits so far amount to; one that is under way is given up. It
+    /// holds up commits by no more than a checkpoint; the rest is done by [`Self::step_snapshot`].
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint`], which comes first; no snapshot is under way then, and one is due again 8 MiB later.
+    pub fn begin_snapshot(&mut self, image: StateImage) -> Result<(), StoreError> {
+        self.snapshots.draft = None;
+        if let Err(cause) = self.checkpoint() {
+            self.snapshots.postpone(self.log.total());
+            return Err(cause);
+        }
+        if self.at.lsn > self.snapshots.held {
+            self.snapshots.begin(self.at, self.log.total(), keyed::entries(image, self.at));
+        }
+        Ok(())
+    }
+
+    /// Does the next bit of the snapshot under way, at most 256 KiB and one record; true while there is more to do.
+    ///
+    /// # Errors
+    /// The snapshot is given up, and due again 8 MiB later; the one before it is in force.
+    pub fn step_snapshot(&mut self) -> Result<bool, StoreError> {
+        let before = self.snapshots.held;
+        let more = self.snapshots.step(self.log.total())?;
+        if self.snapshots.held > before {
+            self.recycle();
+        }
+        Ok(more)
     }
 
     /// Makes sure that Seqs below `seq` may be given out (the identity's reserve).
@@ -300,7 +360,7 @@ impl Store {
         self.identity.reserve
     }
 
-    /// Clean stop: checkpoint, then the identity with the position and `next_seq`, the first Seq that was not given out.
+    /// Clean stop: checkpoint (a snapshot is the caller's), then the identity with the position and `next_seq`, the first Seq that was not given out.
     ///
     /// # Errors
     /// The next open will find an unclean stop; nothing is lost.
@@ -328,11 +388,16 @@ impl Store {
         let newest = replay.frames.len() - replay.newest_write;
         let newest = if clean { &[] } else { replay.frames.get(newest..).unwrap_or_default() };
         match self.log.resume(newest.to_vec(), replay.newest_write_prev) {
-            Ok(()) => self.log.recycle(self.checkpoint.lsn),
+            Ok(()) => self.recycle(),
             Err(cause) if replay.found && cause.is_full() => warn!(error = %cause, "the log cannot be written"),
             Err(cause) => return Err(cause),
         }
         Ok(())
+    }
+
+    /// A log segment goes when both images hold it.
+    fn recycle(&mut self) {
+        self.log.recycle(self.checkpoint.lsn.min(self.snapshots.held));
     }
 }
 
@@ -351,127 +416,5 @@ pub struct Parts {
 impl Checkpoint {
     fn after(self, frame: &Frame) -> Self {
         Self { lsn: frame.lsn, seq: self.seq.max(frame.prev_seq).max(frame.last_seq().unwrap_or_default()) }
-    }
-}
-
-/// Reads the keyed store, and marks one that is new as ours.
-fn load(keyed: &mut dyn Keyed, data_dir: &Path) -> Result<Image, StoreError> {
-    let loaded = keyed.load().map_err(StoreError::keyed("open"))?;
-    let image = Image::read(&loaded);
-    match image.format {
-        Some(found) if found > keyed::FORMAT => {
-            let path = data_dir.join("store/sled");
-            Err(StoreError::NewerFormat { path, found: found.into(), known: keyed::FORMAT.into() })
-        }
-        Some(_) => Ok(image),
-        None => {
-            keyed.apply(&keyed::format_batch()).map_err(StoreError::keyed("write"))?;
-            Ok(image)
-        }
-    }
-}
-
-/// What identity and store say of each other.
-struct Findings {
-    known: Option<Identity>,
-    machine: u32,
-    /// Highest Seq in the store.
-    last_seq: Seq,
-    /// Highest counter of an epoch in the store.
-    counter: u32,
-    clean: bool,
-    /// Why this is a new life, if it is.
-    new_epoch: Option<&'static str>,
-    /// Frames are missing at the end, and nobody knows how many.
-    open_end: bool,
-}
-
-impl Findings {
-    fn new(known: Option<Identity>, image: &Image, replay: &Replay, stopped: bool, machine: u32) -> Self {
-        let is_empty = replay.last == Lsn::ZERO && image.damages == 0;
-        let has_mark = known.is_some_and(|identity| identity.clean.is_some());
-        let is_rebuilt = image.format.is_none() && !(stopped && is_empty);
-        let reaches_back = replay.found && replay.gaps.is_empty() && !replay.open_end;
-        let new_epoch = match known {
-            None if is_empty => None,
-            None => Some("both copies of the identity are lost"),
-            Some(identity) if identity.epoch != Epoch::new(identity.epoch.counter(), machine) => {
-                Some("this is another machine")
-            }
-            Some(_) if has_mark && !stopped => Some("the store is not the one that was stopped"),
-            Some(identity) if replay.last_seq >= identity.reserve => Some("the identity is older than the store"),
-            Some(_) if replay.begins_late => Some("the keyed store lost what it had"),
-            Some(_) if is_rebuilt && !reaches_back => Some("the store is lost"),
-            Some(_) => None,
-        };
-        let seen = image.newest.iter().chain(&image.lanes).map(|record| record.epoch.counter()).max();
-        Self {
-            known,
-            machine,
-            last_seq: replay.last_seq,
-            counter: seen.unwrap_or_default(),
-            clean: stopped && new_epoch.is_none(),
-            new_epoch,
-            open_end: !stopped && (replay.open_end || (known.is_some() && !replay.found)),
-        }
-    }
-
-    /// The identity of this life: its reserve is [`RESERVE`] above the first Seq that may be given out.
-    fn identity(&self, options: &StoreOptions, clock: &dyn Clock) -> Identity {
-        let known = self.known;
-        let counter = known.map_or(0, |identity| identity.epoch.counter()).max(self.counter);
-        let counter = if self.new_epoch.is_some() { counter + 1 } else { counter.max(1) };
-        if let Some(reason) = self.new_epoch {
-            error!(reason, counter, "a new epoch begins");
-        }
-        let wall = clock.wall();
-        let micros = if is_plausible(wall) { wall.unix_ms.unsigned_abs().saturating_mul(1000) } else { 0 };
-        let mark = known.and_then(|identity| identity.clean).filter(|_| self.clean);
-        let free = mark.map(|mark| mark.next_seq).or(known.map(|identity| identity.reserve)).unwrap_or_default();
-        let next = free.0.max(self.last_seq.0.saturating_add(1)).max(micros);
-        Identity {
-            generation: known.map_or(1, |identity| identity.generation + 1),
-            gateway: known.map_or_else(|| gateway_id(options, clock), |identity| identity.gateway),
-            epoch: Epoch::new(counter, self.machine),
-            reserve: Seq(next.saturating_add(RESERVE)),
-            clean: None,
-        }
-    }
-}
-
-/// A number that two gateways hardly share.
-fn gateway_id(options: &StoreOptions, clock: &dyn Clock) -> u64 {
-    let ticks = clock.ticks();
-    let words = [clock.wall().unix_ms as u64, ticks.as_nanos() as u64, u64::from(std::process::id())];
-    let half = |seed: &[u8]| {
-        let seed = crc32c::crc32c_append(crc32c::crc32c(seed), options.gateway.as_bytes());
-        words.iter().fold(seed, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
-    };
-    u64::from(half(b"high")) << 32 | u64::from(half(b"low"))
-}
-
-/// `lost_until` is the first Seq of this life, if the log's end is lost.
-fn recovered(image: Image, replay: Replay, lost_until: Option<Seq>) -> Recovered {
-    let mut gaps = replay.gaps;
-    if image.damages > 0 {
-        error!(damages = image.damages, "entries of the keyed store are lost");
-        gaps.insert(0, Gap { from: Seq::ZERO, to: image.checkpoint.seq });
-    }
-    if let Some(next_seq) = lost_until {
-        let gap = Gap { from: replay.last_seq, to: Seq(next_seq.0.saturating_sub(1)) };
-        error!(from = %gap.from, to = %gap.to, "the end of the log is lost");
-        gaps.push(gap);
-    }
-    gaps.retain(|gap| gap.to > gap.from);
-    let floor = |(lane, floor): (Lane, Floor)| (lane, floor.trimmed, floor.forgotten);
-    let floors: BTreeMap<Lane, Floor> = image.floors;
-    Recovered {
-        image: image.newest,
-        lane_records: image.lanes,
-        cursors: image.cursors,
-        floors: floors.into_iter().map(floor).collect(),
-        tail: replay.frames.into_iter().flat_map(|frame| frame.effects).collect(),
-        gaps,
-        ..Recovered::default()
     }
 }

@@ -106,6 +106,12 @@ impl Disk for SimDisk {
         Ok(state.inodes.get(inode).map(|inode| inode.live.clone()).unwrap_or_default())
     }
 
+    fn read_back(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let bytes = self.read(path)?;
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        Ok(rest.get(..length).unwrap_or(rest).to_vec())
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let inode = {
             let mut state = self.state();

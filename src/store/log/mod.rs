@@ -1,8 +1,9 @@
 //! The write-ahead log: what is in it, synced, is committed.
 //!
 //! A row of segments of equal size (4 MiB), each a file `log/<id>.seg` (16 hex digits), filled with written zeros
-//! before it gets its name, so that a commit changes no metadata. A segment that a checkpoint covers becomes
-//! `<id>.spare` (at most 4) and later the next segment under a new id. Ids rise and are never used twice.
+//! before it gets its name, so that a commit changes no metadata. A segment that nothing needs any more (see the head of
+//! `store`) becomes `<id>.spare` (at most 4) and later the next segment under a new id. Ids rise and are never used
+//! twice.
 //!
 //! A segment is a header and frames without space between them, little-endian:
 //!
@@ -37,7 +38,7 @@ use super::StoreError;
 use super::disk::{Disk, DiskFile};
 use crate::model::{Frame, Lsn};
 use frame::{Bases, HEADER_BYTES, Header, Place, VERSION};
-pub(super) use recover::{Replay, recover};
+pub(super) use recover::{Replay, reaches_back, recover};
 
 /// Size of a segment on a real disk.
 pub(super) const SEGMENT_BYTES: u32 = 4 << 20;
@@ -72,6 +73,8 @@ pub(super) struct Log {
     void_floor: Lsn,
     redo: Redo,
     buffer: Vec<u8>,
+    /// Bytes of log so far: segments that are not written any more count whole.
+    total: u64,
 }
 
 impl Log {
@@ -99,32 +102,37 @@ impl Log {
         self.redo()
     }
 
-    /// Bytes of log since the last checkpoint: older segments count whole.
-    pub(super) fn bytes(&self) -> u64 {
-        let older = self.older.len() as u64 * u64::from(self.files.segment_bytes);
-        older + self.active.as_ref().map_or(0, |active| active.tail.saturating_sub(active.mark) as u64)
+    /// Bytes of log since the open, and the segments that it found: only differences mean something. Segments that are
+    /// not written any more count whole.
+    pub(super) fn total(&self) -> u64 {
+        self.total
     }
 
-    /// A checkpoint holds all frames up to and including `upto`: segments that lie wholly below are recycled. One that
-    /// cannot be is tried again next time.
+    /// Where [`Self::total`] stood, at the latest, when all frames up to and including `lsn` were written; exact to a
+    /// segment, and right only before the first write after an open.
+    pub(super) fn total_at(&self, lsn: Lsn) -> u64 {
+        let above = self.older.iter().filter(|older| older.last > lsn).count() as u64;
+        self.total.saturating_sub(above * u64::from(self.files.segment_bytes))
+    }
+
+    /// Frames up to and including `upto` are held elsewhere: segments that lie wholly below are recycled, oldest first
+    /// and without a gap, for the header of a younger one may be what makes frames of an older one void. One that cannot
+    /// be recycled is tried again next time.
     pub(super) fn recycle(&mut self, upto: Lsn) {
         if self.redo.frames.last().is_some_and(|frame| frame.lsn <= upto) {
             self.redo = Redo::default();
         }
-        if let Some(active) = self.active.as_mut().filter(|active| active.last <= upto) {
-            active.mark = active.tail;
-        }
         // One segment always stays: a directory without any is a log that was lost.
         let newest = self.older.iter().map(|older| older.id).max().filter(|_| self.active.is_none());
         let is_covered = |older: &Older| older.last <= upto && Some(older.id) != newest;
-        let (covered, kept) = std::mem::take(&mut self.older).into_iter().partition(is_covered);
-        self.older = kept;
-        let covered: Vec<Older> = covered;
+        let covered = self.older.iter().take_while(|older| is_covered(older)).count();
+        let covered: Vec<Older> = self.older.get(..covered).unwrap_or_default().to_vec();
         for older in covered {
             if let Err(error) = self.retire(&older) {
                 warn!(%error, segment = older.id, "log segment not recycled");
-                self.older.push(older);
+                break;
             }
+            self.older.remove(0);
         }
         if let Err(error) = self.files.disk.sync_dir(&self.files.dir) {
             warn!(%error, "names of recycled log segments not synced");
@@ -180,13 +188,14 @@ impl Log {
             let (now, later) = rest.split_at_checked(self.fill(&active, rest, last)).unwrap_or((rest, &[]));
             if let Some(end) = now.last() {
                 let outcome = active.append(&self.buffer, end.lsn);
+                self.total += self.buffer.len() as u64;
                 let doing = StoreError::io("commit to", &self.files.segment(active.id));
                 self.active = Some(active);
                 outcome.map_err(doing)?;
                 written += self.buffer.len() as u64;
                 last = end.lsn;
             } else {
-                self.older.push(Older { id: active.id, last: active.last, suspect: false });
+                self.leave(&active, active.last, false);
             }
             rest = later;
         }
@@ -215,8 +224,13 @@ impl Log {
     fn abandon(&mut self, attempted: Lsn) {
         if let Some(active) = self.active.take() {
             warn!(segment = active.id, "log segment abandoned after a failed write");
-            self.older.push(Older { id: active.id, last: active.last.max(attempted), suspect: true });
+            self.leave(&active, active.last.max(attempted), true);
         }
+    }
+
+    fn leave(&mut self, active: &Active, last: Lsn, suspect: bool) {
+        self.total += u64::from(self.files.segment_bytes).saturating_sub(active.tail as u64);
+        self.older.push(Older { id: active.id, last, suspect });
     }
 
     /// A new segment whose name and header are on disk, and the bytes that it took. Its id is taken for good, also if
@@ -252,7 +266,7 @@ impl Files {
         let header = Header { version: VERSION, id, bases, segment_bytes: self.segment_bytes }.encode();
         file.pwrite(0, &header)?;
         file.fdatasync()?;
-        let active = Active { id, file, tail: HEADER_BYTES, mark: HEADER_BYTES, last: Lsn::ZERO };
+        let active = Active { id, file, tail: HEADER_BYTES, last: Lsn::ZERO };
         Ok((active, zeros + header.len() as u64))
     }
 
@@ -318,8 +332,6 @@ struct Active {
     file: Box<dyn DiskFile>,
     /// Where the next frame goes.
     tail: usize,
-    /// Where the tail was at the last checkpoint.
-    mark: usize,
     /// The newest frame in it.
     last: Lsn,
 }
@@ -342,7 +354,7 @@ struct Redo {
     prev: Lsn,
 }
 
-/// A segment that waits for its checkpoint.
+/// A segment that waits to be recycled.
 #[derive(Debug, Clone, Copy)]
 struct Older {
     id: u64,

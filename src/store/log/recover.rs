@@ -8,7 +8,7 @@
 //!
 //! What cannot be told from a stop: damage of the newest write, and the newest segment's file removed as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,14 +54,14 @@ pub(in crate::store) struct Replay {
     pub(in crate::store) found: bool,
 }
 
-/// Opens the log in `dir`, which exists, and reads what is above the checkpoint. After a clean stop at the checkpoint
-/// that can only be frames of failed commits, which nobody waits for any more.
+/// Opens the log in `dir`, which exists, and reads what is above the checkpoint. After a clean stop at `until` the log
+/// ends there: what lies above can only be frames of failed commits, which nobody waits for any more.
 pub(in crate::store) fn recover(
     disk: Arc<dyn Disk>,
     dir: &Path,
     segment_bytes: u32,
     checkpoint: Checkpoint,
-    stopped: bool,
+    until: Option<Lsn>,
 ) -> Result<(Log, Replay), StoreError> {
     let files = Files { disk, dir: dir.to_owned(), segment_bytes };
     let names = Names::list(&files)?;
@@ -72,21 +72,16 @@ pub(in crate::store) fn recover(
             reading.begin = synced;
         }
     }
-    if stopped {
-        reading = Reading { damaged: reading.damaged, ..Reading::default() };
+    if let Some(until) = until {
+        reading.end_at(until);
     }
+    let lasts = reading.lasts();
     let mut replay = chain(&mut reading, checkpoint);
     replay.found = !names.segments.is_empty();
     replay.begins_late = reading.begin.is_some_and(|begin| begin > checkpoint.lsn);
     let older = names.segments.iter().map(|id| Older {
         id: *id,
-        last: reading
-            .live
-            .values()
-            .filter(|found| found.segment == *id)
-            .map(|found| found.frame.lsn)
-            .max()
-            .unwrap_or_default(),
+        last: lasts.get(id).copied().unwrap_or_default(),
         suspect: reading.damaged.contains(id),
     });
     let log = Log {
@@ -98,10 +93,19 @@ pub(in crate::store) fn recover(
         void_floor: Lsn::ZERO,
         redo: Redo::default(),
         buffer: Vec::new(),
+        total: names.segments.len() as u64 * u64::from(segment_bytes),
         files,
     };
     replay.frames = reading.live.into_values().map(|found| found.frame).collect();
     Ok((log, replay))
+}
+
+/// True if the log in `dir` goes back to the very first frame, as its oldest header says.
+pub(in crate::store) fn reaches_back(disk: &Arc<dyn Disk>, dir: &Path) -> Result<bool, StoreError> {
+    let files = Files { disk: Arc::clone(disk), dir: dir.to_owned(), segment_bytes: 0 };
+    let oldest = Names::list(&files)?.segments.first().map(|id| files.segment(*id));
+    let header = oldest.and_then(|path| files.disk.read_back(&path, 0, HEADER_BYTES).ok());
+    Ok(header.and_then(|bytes| Header::decode(&bytes)).is_some_and(|header| header.bases.synced == Lsn::ZERO))
 }
 
 /// What lies in the directory.
@@ -186,6 +190,18 @@ impl Reading {
         self.torn_bytes = scanned.torn_bytes;
         self.live.extend(scanned.frames.into_iter().map(|found| (found.frame.lsn, found)));
         Ok(header.map(|header| header.bases.synced))
+    }
+
+    /// The log was stopped at `until`, and reaches that far unless something is lost.
+    fn end_at(&mut self, until: Lsn) {
+        drop(self.live.split_off(&until.next()));
+        (self.synced, self.short, self.torn_bytes) = (until, false, 0);
+    }
+
+    /// The newest frame of each segment.
+    fn lasts(&self) -> HashMap<u64, Lsn> {
+        // In order of position, so that the newest frame of a segment is the one that stays.
+        self.live.values().map(|found| (found.segment, found.frame.lsn)).collect()
     }
 }
 
@@ -306,6 +322,12 @@ fn chain(reading: &mut Reading, checkpoint: Checkpoint) -> Replay {
 }
 
 impl Replay {
+    /// True if nothing is missing up to this position, and it is the end.
+    pub(in crate::store) fn is_whole_at(&self, end: Checkpoint) -> bool {
+        let at = Checkpoint { lsn: self.last, seq: self.last_seq };
+        at == end && self.gaps.is_empty() && !self.open_end && !self.begins_late
+    }
+
     fn gap(&mut self, found: &Found) {
         let gap = Gap { from: self.last_seq, to: found.frame.prev_seq };
         error!(after = %self.last, before = %found.frame.lsn, from = %gap.from, to = %gap.to, "frames of the log are lost");
@@ -350,16 +372,16 @@ mod tests {
     }
 
     fn read(segments: &[Vec<u8>], checkpoint: u64) -> Replay {
-        read_stopped(segments, checkpoint, false)
+        read_until(segments, checkpoint, None)
     }
 
-    fn read_stopped(segments: &[Vec<u8>], checkpoint: u64, stopped: bool) -> Replay {
+    fn read_until(segments: &[Vec<u8>], checkpoint: u64, until: Option<u64>) -> Replay {
         let disk = SimDisk::new(1);
         for (id, bytes) in (1..).zip(segments) {
             disk.create(Path::new(&format!("log/{id:016x}.seg"))).unwrap().pwrite(0, bytes).unwrap();
         }
         let checkpoint = Checkpoint { lsn: Lsn(checkpoint), seq: Seq(checkpoint * 10) };
-        recover(Arc::new(disk), Path::new("log"), SEGMENT_BYTES as u32, checkpoint, stopped).unwrap().1
+        recover(Arc::new(disk), Path::new("log"), SEGMENT_BYTES as u32, checkpoint, until.map(Lsn)).unwrap().1
     }
 
     fn lsns(replay: &Replay) -> Vec<u64> {
@@ -432,10 +454,14 @@ mod tests {
     }
 
     #[test]
-    fn after_a_clean_stop_nothing_above_the_checkpoint_counts() {
-        let log = [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1)])];
-        let replay = read_stopped(&log, 1, true);
-        assert_eq!((lsns(&replay), replay.last, replay.open_end), (vec![], Lsn(1), false));
+    fn after_a_clean_stop_nothing_above_it_counts_and_the_log_reaches_it() {
+        let log = [segment(1, 0, 0, &[Laid(1, 0, 0), Laid(2, 1, 1), Laid(3, 2, 2)])];
+        let replay = read_until(&log, 2, Some(2));
+        assert_eq!((lsns(&replay), replay.last, replay.open_end), (vec![], Lsn(2), false));
+        let replay = read_until(&log, 0, Some(2));
+        assert_eq!((lsns(&replay), replay.last, replay.open_end), (vec![1, 2], Lsn(2), false));
+        let replay = read_until(&log, 0, Some(5));
+        assert_eq!((lsns(&replay), replay.last, replay.open_end), (vec![1, 2, 3], Lsn(5), true));
     }
 
     #[test]
@@ -495,7 +521,7 @@ mod tests {
             disk.create(&Path::new("log").join(name)).unwrap();
         }
         let (log, replay) =
-            recover(Arc::new(disk.clone()), Path::new("log"), 4096, Checkpoint::default(), false).unwrap();
+            recover(Arc::new(disk.clone()), Path::new("log"), 4096, Checkpoint::default(), None).unwrap();
         assert!(!replay.found && replay.frames.is_empty());
         assert_eq!((log.spares.len(), log.next_id), (1, 8));
         assert_eq!(disk.files(Path::new("log")).len(), 3, "the draft is removed");

@@ -65,7 +65,7 @@ fn a_flipped_bit_in_the_middle_is_an_exact_gap() {
 /// Reads the log as it is, and changes nothing.
 fn log_only(rig: &Rig) -> Replay {
     let disk = Arc::new(rig.disk.clone());
-    log::recover(disk, Path::new("data/store/log"), SEGMENT_BYTES, Checkpoint::default(), false).unwrap().1
+    log::recover(disk, Path::new("data/store/log"), SEGMENT_BYTES, Checkpoint::default(), None).unwrap().1
 }
 
 #[test]
@@ -176,28 +176,22 @@ fn a_log_that_is_gone_is_told_and_the_checkpoint_counts() {
 }
 
 #[test]
-fn a_lost_keyed_store_is_rebuilt_from_the_log_and_begins_a_new_epoch() {
+fn a_lost_keyed_store_and_no_snapshot_begin_a_new_epoch_where_the_log_begins() {
     let rig = Rig::new(1);
     let (mut store, _) = rig.open();
-    fill(&mut store, 1..=5);
-    store.checkpoint().unwrap();
-    fill(&mut store, 6..=9);
+    let frames: Vec<Frame> = (1..=103).map(|n| put(n, n - 1, n, &format!("key{n}"))).collect();
+    for frame in &frames[..100] {
+        store.commit(std::slice::from_ref(frame)).unwrap();
+    }
+    snapshot(&mut store, &Truth::after(&frames[..100]));
+    store.commit(&frames[100..]).unwrap();
     drop(store);
     rig.keyed.lose();
-    let (_, recovered) = rig.open();
-    assert_eq!(recovered.gaps, [], "the frames below the checkpoint were not overwritten yet");
-    assert_eq!(seqs(&recovered), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-
-    let (mut store, _) = rig.open();
-    fill(&mut store, 10..=100);
-    store.checkpoint().unwrap();
-    fill(&mut store, 101..=103);
-    drop(store);
-    rig.keyed.lose();
+    rig.disk.remove(Rig::snapshot_path()).unwrap();
     let (mut store, recovered) = rig.open();
     let first = seqs(&recovered)[0];
     assert_eq!(recovered.gaps, [Gap { from: Seq::ZERO, to: Seq(first - 1) }]);
-    assert!((70..=101).contains(&first) && seqs(&recovered).ends_with(&[101, 102, 103]), "{:?}", seqs(&recovered));
+    assert!((2..=101).contains(&first) && seqs(&recovered).ends_with(&[101, 102, 103]), "{:?}", seqs(&recovered));
     assert_eq!(recovered.epoch, Epoch::new(2, MACHINE));
     fill(&mut store, 104..=104);
     drop(store);
@@ -267,11 +261,21 @@ fn an_older_copy_of_the_store_begins_a_new_epoch() {
     let (mut store, _) = rig.open();
     fill(&mut store, 1..=5);
     store.checkpoint().unwrap();
+    drop(store);
+    let log: Vec<(PathBuf, Vec<u8>)> =
+        rig.segments().into_iter().map(|path| (path.clone(), rig.disk.read(&path).unwrap())).collect();
     let mut copy = BTreeMap::new();
     rig.keyed.edit(|entries| copy = entries.clone());
+    let (mut store, _) = rig.open();
     fill(&mut store, 6..=9);
     store.close(Seq(10)).unwrap();
     rig.keyed.edit(|entries| *entries = copy);
+    for path in rig.segments() {
+        match log.iter().find(|(old, _)| *old == path) {
+            Some((_, content)) => rig.disk.edit(&path, |bytes| bytes.clone_from(content)),
+            None => rig.disk.remove(&path).unwrap(),
+        }
+    }
     let (_, recovered) = rig.open();
     assert_eq!((recovered.epoch, recovered.clean), (Epoch::new(2, MACHINE), false));
     assert!(recovered.next_seq > Seq(RESERVE));
@@ -295,12 +299,14 @@ fn an_older_copy_of_the_identity_begins_a_new_epoch() {
 }
 
 #[test]
-fn an_entry_that_makes_no_sense_is_told_and_the_others_count() {
+fn an_entry_that_makes_no_sense_and_is_nowhere_else_is_told_and_the_others_count() {
     let rig = Rig::new(1);
     let (mut store, _) = rig.open();
     fill(&mut store, 1..=3);
-    store.checkpoint().unwrap();
+    snapshot(&mut store, &Truth::after(&(1..=3).map(|n| put(n, n - 1, n, &format!("key{n}"))).collect::<Vec<_>>()));
     drop(store);
+    drop(rig.open());
+    rig.disk.remove(Rig::snapshot_path()).unwrap();
     rig.keyed.edit(|entries| {
         let value = entries.iter_mut().find(|(key, _)| key.ends_with(b"key2")).unwrap().1;
         value.truncate(20);

@@ -120,7 +120,7 @@ fn the_reserve_is_written_ahead_and_survives_a_power_cut() {
 }
 
 #[test]
-fn a_checkpoint_recycles_segments_and_keeps_few() {
+fn a_checkpoint_and_a_snapshot_recycle_segments_and_keep_few() {
     let rig = Rig::new(1);
     let (mut store, _) = rig.open();
     let mut lsn = 0;
@@ -132,6 +132,9 @@ fn a_checkpoint_recycles_segments_and_keeps_few() {
         assert!(store.log_bytes() > 60_000, "{}", store.log_bytes());
         store.checkpoint().unwrap();
         assert_eq!(store.log_bytes(), 0);
+        assert!(rig.segments().len() > 7, "no snapshot holds them");
+        let truth = Truth::after(&[put_body(lsn, lsn - 1, lsn, "key", &[0; 1000])]);
+        snapshot(&mut store, &truth);
         assert_eq!(rig.segments().len(), 1);
         assert!(rig.disk.files(Path::new("data/store/log")).len() <= 5);
     }
@@ -253,7 +256,7 @@ fn a_segment_that_failed_is_never_written_again() {
         store.commit(&[put(2, 1, 2, "b"), put(3, 2, 3, "c")]).unwrap();
         assert_eq!(rig.disk.read(&failed).unwrap(), before);
         assert_eq!(rig.segments().len(), 2);
-        store.checkpoint().unwrap();
+        snapshot(&mut store, &Truth::default());
         assert_eq!(rig.disk.files(Path::new("data/store/log")).len(), 1, "nor is it used as a spare");
     }
 }
@@ -289,13 +292,11 @@ fn a_start_on_a_full_disk_goes_on_as_soon_as_there_is_room() {
     rig.disk.fill(false);
     let (mut store, recovered) = rig.open();
     assert_eq!((recovered.tail.len(), recovered.gaps.len()), (1, 0));
+    let frames = [put(1, 0, 1, "a"), put_body(2, 1, 2, "b", &[7; 5000]), put_body(3, 2, 3, "c", &[7; 5000])];
+    store.commit(&frames[1..2]).unwrap();
+    snapshot(&mut store, &Truth::after(&frames[..2]));
     rig.disk.fill(true);
-    let body = vec![7; 5000];
-    store.commit(&[put_body(2, 1, 2, "b", &body)]).unwrap();
-    store.commit(&[put_body(3, 2, 3, "c", &body)]).unwrap_err();
-    store.commit(&[put_body(3, 2, 3, "c", &body)]).unwrap_err();
-    store.checkpoint().unwrap();
-    assert!(store.commit(&[put_body(3, 2, 3, "c", &body)]).is_ok(), "the checkpoint has made room");
+    assert!(store.commit(&frames[2..]).is_ok(), "the snapshot has made room");
     rig.disk.fill(false);
     drop(store);
     rig.disk.cut();

@@ -6,6 +6,7 @@ mod damage;
 mod log_life;
 mod real;
 mod simulation;
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,6 +55,10 @@ impl Rig {
         self.try_open().unwrap()
     }
 
+    fn snapshot_path() -> &'static Path {
+        Path::new("data/store/state.snap")
+    }
+
     fn segments(&self) -> Vec<PathBuf> {
         let files = self.disk.files(Path::new("data/store/log"));
         files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "seg")).collect()
@@ -74,6 +79,12 @@ fn record(lane: Lane, delta: DeltaType, seq: u64, name: &str, body: &[u8]) -> Re
         at,
         body: bytes::Bytes::copy_from_slice(body),
     }
+}
+
+/// A whole snapshot of what the frames amount to, which are all that were committed.
+fn snapshot(store: &mut Store, truth: &Truth) {
+    store.begin_snapshot(truth.image()).unwrap();
+    while store.step_snapshot().unwrap() {}
 }
 
 /// A frame with the new state of a key.
@@ -150,6 +161,18 @@ impl Truth {
 
     fn apply_frame(&mut self, frame: &Frame) {
         frame.effects.iter().for_each(|effect| self.apply(effect));
+    }
+
+    /// What the queue would hand in for a snapshot.
+    fn image(&self) -> StateImage {
+        let floor = |map: &BTreeMap<Lane, Seq>, lane| map.get(&lane).copied().unwrap_or_default();
+        let lanes = Lane::ALL.into_iter().filter(|lane| self.trimmed.contains_key(lane));
+        StateImage {
+            newest: self.newest.values().cloned().collect(),
+            lane_records: self.lanes.values().cloned().collect(),
+            cursors: self.cursors.iter().map(|((sink, lane), seq)| (Arc::clone(sink), *lane, *seq)).collect(),
+            floors: lanes.map(|lane| (lane, floor(&self.trimmed, lane), floor(&self.forgotten, lane))).collect(),
+        }
     }
 
     fn after(frames: &[Frame]) -> Self {

@@ -93,41 +93,69 @@ fn a_half_written_snapshot_does_not_stop_the_start() {
     assert_eq!((recovered.image.len(), recovered.gaps.len()), (1, 0));
 }
 
-/// Cuts sled's file to `size` after a checkpoint of 200 keys, and starts twice.
-fn cut_sled(dir: &Path, size: u64) {
+/// Cuts sled's file to `size` after a checkpoint of 200 keys, with a snapshot or the whole log behind it, and starts
+/// twice: nothing is lost.
+fn cut_sled(dir: &Path, size: u64, with_snapshot: bool) {
     let (mut store, _) = open(dir);
-    let batch: Vec<Frame> =
+    let mut frames: Vec<Frame> =
         (1..=200).map(|n| put_body(n, n - 1, n, &format!("key{n}"), &vec![n as u8; 20_000])).collect();
-    store.commit(&batch).unwrap();
+    store.commit(&frames).unwrap();
+    if with_snapshot {
+        snapshot(&mut store, &Truth::after(&frames));
+    }
     store.close(Seq(201)).unwrap();
     let (mut store, _) = open(dir);
-    store.commit(&[put(201, 200, 201, "b")]).unwrap();
+    frames.push(put(201, 200, 201, "b"));
+    store.commit(&frames[200..]).unwrap();
     drop(store);
     let db = fs::OpenOptions::new().write(true).open(dir.join("store/sled/db")).unwrap();
     assert!(db.metadata().unwrap().len() > size);
     db.set_len(size).unwrap();
     let (mut store, recovered) = open(dir);
-    assert_eq!(recovered.gaps, [Gap { from: Seq::ZERO, to: Seq(200) }]);
-    assert_eq!(recovered.epoch.counter(), 2);
-    assert!(Truth::of(&recovered).newest.values().any(|record| record.seq == Seq(201)));
-    store.commit(&[put(202, 201, recovered.next_seq.0, "c")]).unwrap();
+    assert_eq!((recovered.gaps.len(), recovered.epoch.counter()), (0, 1));
+    assert!(Truth::of(&recovered) == Truth::after(&frames), "something is lost");
+    frames.push(put(202, 201, recovered.next_seq.0, "c"));
+    store.commit(&frames[201..]).unwrap();
     store.close(recovered.next_seq.next()).unwrap();
     let (_, again) = open(dir);
     assert!(again.clean && again.gaps.is_empty());
-    assert_eq!((again.image.len(), again.epoch.counter()), (recovered.image.len() + 2, 2));
+    assert!(Truth::of(&again) == Truth::after(&frames));
 }
 
 #[test]
-fn a_damaged_keyed_store_is_put_aside_and_the_loss_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    cut_sled(dir.path(), 5_000_000);
-    assert!(dir.path().join("store/sled.corrupt-1").is_dir());
+fn a_damaged_keyed_store_is_put_aside_and_built_anew() {
+    for with_snapshot in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        cut_sled(dir.path(), 5_000_000, with_snapshot);
+        assert!(dir.path().join("store/sled.corrupt-1").is_dir());
+    }
 }
 
 #[test]
 fn a_keyed_store_that_comes_back_with_an_older_state_is_seen() {
+    for with_snapshot in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        cut_sled(dir.path(), 100_000, with_snapshot);
+    }
+}
+
+#[test]
+fn a_deleted_keyed_store_is_rebuilt_from_the_snapshot() {
     let dir = tempfile::tempdir().unwrap();
-    cut_sled(dir.path(), 100_000);
+    let (mut store, _) = open(dir.path());
+    let frames = [put(1, 0, 1, "a"), put_body(2, 1, 2, "b", &vec![7; 300_000])];
+    store.commit(&frames).unwrap();
+    snapshot(&mut store, &Truth::after(&frames));
+    drop(store);
+    fs::remove_dir_all(dir.path().join("store/sled")).unwrap();
+    fs::remove_dir_all(dir.path().join("store/log")).unwrap();
+    let (store, recovered) = open(dir.path());
+    assert!(Truth::of(&recovered) == Truth::after(&frames));
+    assert_eq!(recovered.epoch.counter(), 1);
+    drop(store);
+    fs::write(dir.path().join("store/state.snap"), b"nonsense").unwrap();
+    let (_, recovered) = open(dir.path());
+    assert!(Truth::of(&recovered) == Truth::after(&frames), "the keyed store has it");
 }
 
 /// Copies the files of a store, but for the ballast.

@@ -20,7 +20,7 @@ fn what_was_committed_is_recovered_and_nothing_half() {
         History::new(seed).play();
         return;
     }
-    let (mut cuts, mut errors) = (0, 0);
+    let (mut cuts, mut errors, mut snapshots, mut rebuilt) = (0, 0, 0, 0);
     for seed in 0..number("TIDEGATE_SIM_HISTORIES").unwrap_or(HISTORIES) {
         let mut history = History::new(seed);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| history.play())) {
@@ -29,8 +29,11 @@ fn what_was_committed_is_recovered_and_nothing_half() {
         }
         cuts += history.cuts;
         errors += history.errors;
+        snapshots += history.snapshots;
+        rebuilt += history.rebuilt;
     }
     assert!(cuts > 100 && errors > 100, "the histories are too tame: {cuts} cuts, {errors} failed commits");
+    assert!(snapshots > 50 && rebuilt > 100, "{snapshots} snapshots, {rebuilt} harms");
 }
 
 fn eprintln_seed(seed: u64) {
@@ -50,8 +53,12 @@ struct History {
     /// The highest that was ever given out.
     given: Seq,
     closed: bool,
+    /// The keyed store as it was at some time.
+    old_keyed: BTreeMap<Vec<u8>, Vec<u8>>,
     cuts: usize,
     errors: usize,
+    snapshots: usize,
+    rebuilt: usize,
 }
 
 impl History {
@@ -71,8 +78,11 @@ impl History {
             next_seq: Seq::ZERO,
             given: Seq::ZERO,
             closed: false,
+            old_keyed: BTreeMap::new(),
             cuts: 0,
             errors: 0,
+            snapshots: 0,
+            rebuilt: 0,
         }
     }
 
@@ -83,16 +93,21 @@ impl History {
             let is_bad_moment = is_faulty && self.rng.hits(400);
             self.set_faults(if is_bad_moment { 60 } else { 0 });
             match self.rng.below(100) {
-                0..70 => self.commit(&mut store),
-                70..80 => drop(store.checkpoint()),
-                80..84 => self.jump(&mut store),
+                0..55 => self.commit(&mut store),
+                55..62 => drop(store.checkpoint()),
+                62..67 if store.snapshots.draft.is_none() => drop(store.begin_snapshot(self.truth.image())),
+                62..80 => self.step_snapshot(&mut store),
+                80..83 => self.jump(&mut store),
+                83 => self.rig.keyed.edit(|entries| self.old_keyed.clone_from(entries)),
                 84..90 => {
                     drop(store);
+                    self.harm();
                     store = self.reopen();
                 }
                 90..96 => {
                     drop(store);
                     self.cut();
+                    self.harm();
                     store = self.reopen();
                 }
                 _ => {
@@ -100,9 +115,48 @@ impl History {
                     if self.rng.hits(500) {
                         self.cut();
                     }
+                    self.harm();
                     store = self.reopen();
                 }
             }
+        }
+    }
+
+    fn step_snapshot(&mut self, store: &mut Store) {
+        let held = store.snapshots.held;
+        for _ in 0..=self.rng.below(80) {
+            if !store.step_snapshot().unwrap_or(false) {
+                break;
+            }
+        }
+        self.snapshots += usize::from(store.snapshots.held > held);
+    }
+
+    /// One of the two images is lost, damaged, or, with sled, older than it was.
+    fn harm(&mut self) {
+        if self.rng.hits(500) {
+            return;
+        }
+        let disk: Arc<dyn Disk> = Arc::new(self.rig.disk.clone());
+        let second = snapshot::read(&*disk, Rig::snapshot_path()).unwrap();
+        let has_second = matches!(second, snapshot::Found::Snapshot { loaded, .. } if loaded.damages == 0)
+            || log::reaches_back(&disk, Path::new("data/store/log")).unwrap();
+        let at = self.rng.below(4000) as usize;
+        let harm = if has_second { self.rng.below(5) } else { 3 + self.rng.below(2) };
+        debug!(harm, "harm");
+        self.rebuilt += usize::from(harm < 3);
+        match harm {
+            0 => self.rig.keyed.lose(),
+            1 => self.rig.keyed.edit(|entries| entries.clone_from(&self.old_keyed)),
+            2 => self.rig.keyed.edit(|entries| {
+                let victim = at % entries.len().max(1);
+                entries.iter_mut().nth(victim).into_iter().for_each(|(_, value)| value.truncate(value.len() / 2));
+            }),
+            3 => drop(self.rig.disk.remove(Rig::snapshot_path())),
+            _ => self.rig.disk.edit(Rig::snapshot_path(), |bytes| {
+                let at = at % bytes.len().max(1);
+                bytes.iter_mut().skip(at).take(3).for_each(|byte| *byte ^= 9);
+            }),
         }
     }
 
