@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::pipeline::{Outcome, Pipeline, Step};
 use crate::broker::{Alerter, Inbound, Ticket, Verdict};
-use crate::model::{Change, Lane, Lsn, Millis, ObjectKey, QoS, Seq};
+use crate::model::{Change, Lane, Lsn, Message, Millis, ObjectKey, QoS, Seq};
 use crate::queue::{Added, Intake, Refused};
 use crate::runtime::clock::Clock;
 use crate::runtime::metrics::{Metrics, Reason};
@@ -137,7 +137,12 @@ impl State {
         metrics.readings.inc_by(step.readings as u64);
         if step.outcome == Outcome::Unmapped {
             metrics.unmapped.inc();
+            if self.may_warn("unmapped") {
+                let Message { topic, client, .. } = &inbound.message;
+                info!(%topic, %client, "no [[source]] takes this topic; told once a minute");
+            }
         }
+        let metrics = &self.parts.metrics;
         if let Some(reason) = step.problem {
             metrics.undecodable.get_or_create(&Reason { reason }).inc();
         }

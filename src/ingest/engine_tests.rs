@@ -251,7 +251,7 @@ async fn still(options: &QueueOptions) -> (State, House) {
 
 fn publish(engine: &mut State, topic: &str, payload: &str, ticket: Option<Ticket>) {
     let payload = bytes::Bytes::copy_from_slice(payload.as_bytes());
-    let message = crate::model::Message {
+    let message = Message {
         client: "c".into(),
         topic: topic.into(),
         payload,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::decode::{Decoded, DeviceTime, Reading, decode};
 use super::mapping::{Mapping, MappingError, Target};
-use super::problem::TOO_MANY_METRICS;
+use super::problem::{TIME_AHEAD, TOO_MANY_METRICS};
 use crate::cache::{Indexer, Limits, Predicate, Twin};
 use crate::config::{Class, Source};
 use crate::model::{
@@ -148,7 +148,8 @@ impl Pipeline {
             Class::State | Class::Transient => self.on_state(&target, &decoded, class, now, wall),
         };
         step.readings = decoded.readings.len();
-        step.problem = step.problem.or(decoded.problem);
+        let time_problem = decoded.time_ignored.or(is_ahead(&decoded, wall).then_some(TIME_AHEAD));
+        step.problem = step.problem.or(decoded.problem).or(time_problem);
         step
     }
 
@@ -377,6 +378,10 @@ fn metric_state(reading: &Reading, time: &str) -> MetricState {
         unit: reading.unit.clone(),
         time: time.to_owned(),
     }
+}
+
+fn is_ahead(decoded: &Decoded, wall: Stamp) -> bool {
+    decoded.time.as_ref().is_some_and(|time| time.unix_ms > wall.unix_ms + AHEAD_MAX_MS)
 }
 
 /// The device's own time where the source maps one and it can be right, else the arrival.

@@ -312,5 +312,6 @@ fn g18_a_device_clock_in_the_future_is_not_believed() {
         let step =
             pipeline.on_message(&message("ams/1", &format!(r#"{{"t":{t},"data":{{"P":{t}}}}}"#)), Millis(0), now);
         assert_eq!(body(&step).metrics.get("P").unwrap().time, expected);
+        assert_eq!(step.problem, (t > 1_800_000_000).then_some(TIME_AHEAD), "it is counted, too");
     }
 }

@@ -14,5 +14,7 @@ pub const BAD_JSON: &str = "bad_json";
 pub const UNKNOWN_WORD: &str = "unknown_word";
 /// A device beyond its 512 metrics; the others of the message count.
 pub const TOO_MANY_METRICS: &str = "too_many_metrics";
+/// The device's time is more than five minutes ahead; the arrival counts instead.
+pub const TIME_AHEAD: &str = "time_ahead";
 /// A field that is there twice; the last one counts. The only problem that comes with readings.
 pub const DUPLICATE_KEY: &str = "duplicate_key";

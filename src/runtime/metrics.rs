@@ -226,7 +226,11 @@ impl Metrics {
         let r = &mut self.registry;
         r.register("readings", "Sensor readings decoded", self.readings.clone());
         r.register("messages_unmapped", "Publishes that no source took", self.unmapped.clone());
-        r.register("messages_undecodable", "Publishes that a source could not read", self.undecodable.clone());
+        r.register(
+            "messages_undecodable",
+            "Publishes that a source could not read, or not wholly",
+            self.undecodable.clone(),
+        );
         r.register("messages_refused", "Publishes refused for want of room", self.refused.clone());
         r.register("alert_transitions", "Alert transitions published", self.alert_transitions.clone());
         r.register("deltas", "Changes added to the queue", self.deltas.clone());
