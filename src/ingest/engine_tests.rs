@@ -251,13 +251,7 @@ async fn still(options: &QueueOptions) -> (State, House) {
 
 fn publish(engine: &mut State, topic: &str, payload: &str, ticket: Option<Ticket>) {
     let payload = bytes::Bytes::copy_from_slice(payload.as_bytes());
-    let message = Message {
-        client: "c".into(),
-        topic: topic.into(),
-        payload,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-    };
+    let message = Message { client: "c".into(), topic: topic.into(), payload, qos: QoS::AtLeastOnce, retain: false };
     engine.on_inbound(Inbound { message, received: Duration::ZERO, ticket });
 }
 

@@ -281,10 +281,19 @@ impl<L: Log> Worker<L> {
 
     fn commit(&mut self) -> bool {
         let started = self.clock.ticks();
-        match self.log.commit(&self.held) {
+        let mut outcome = self.log.commit(&self.held);
+        let made_room = outcome.as_ref().is_err_and(|error| self.log.make_room(error));
+        if made_room {
+            self.disk_error("full");
+            outcome = self.log.commit(&self.held);
+        }
+        match outcome {
             Ok(bytes) => {
                 self.metrics.commit_seconds.observe(self.clock.ticks().saturating_sub(started).as_secs_f64());
                 self.committed(bytes);
+                if made_room {
+                    self.begin_snapshot();
+                }
                 true
             }
             Err(error) => {
@@ -354,13 +363,20 @@ impl<L: Log> Worker<L> {
 
     /// Begins a snapshot if one is due, or does a bit of the one under way: a commit waits for one bit at most.
     fn snapshot(&mut self) {
-        let outcome = if self.is_snapping {
-            self.log.step_snapshot()
+        if self.is_snapping {
+            let outcome = self.log.step_snapshot();
+            self.note_snapshot(outcome);
         } else if self.log.snapshot_due() {
-            self.log.begin_snapshot(self.fifo.image()).map(|()| true)
-        } else {
-            return;
-        };
+            self.begin_snapshot();
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        let outcome = self.log.begin_snapshot(self.fifo.image()).map(|()| true);
+        self.note_snapshot(outcome);
+    }
+
+    fn note_snapshot(&mut self, outcome: Result<bool, L::Error>) {
         self.is_snapping = outcome.unwrap_or_else(|error| {
             self.disk_error("snapshot");
             warn!(error = &error as &dyn Error, "a snapshot failed; the log grows until one succeeds");

@@ -12,6 +12,10 @@ pub trait Log: Send + 'static {
     /// same frames may be committed again.
     fn commit(&mut self, frames: &[Frame]) -> Result<u64, Self::Error>;
 
+    /// After a failed commit: if the disk is full, gives up what is kept for that moment. True if the same frames may fit
+    /// now, and a snapshot shall follow, which frees log.
+    fn make_room(&mut self, error: &Self::Error) -> bool;
+
     /// Log bytes since the last checkpoint.
     fn log_bytes(&self) -> u64;
 
@@ -45,6 +49,10 @@ impl Log for Store {
 
     fn commit(&mut self, frames: &[Frame]) -> Result<u64, StoreError> {
         Self::commit(self, frames)
+    }
+
+    fn make_room(&mut self, error: &StoreError) -> bool {
+        Self::make_room(self, error)
     }
 
     fn log_bytes(&self) -> u64 {

@@ -111,6 +111,10 @@ impl Log for RamLog {
         Ok(bytes)
     }
 
+    fn make_room(&mut self, _: &RamError) -> bool {
+        false
+    }
+
     fn log_bytes(&self) -> u64 {
         self.disk().log_bytes
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::commit::Worker;
 use super::testing::{House, RamError, RamLog, alert, delete, event, key, options, put, record};
 use super::*;
 use crate::model::{Change, DeltaType, Effect, Lane, Lsn, Record, Seq, Stamp};
@@ -274,6 +275,36 @@ fn a_snapshot_that_fails_is_counted_and_commits_go_on() {
     assert_eq!(errors.get(), 2, "its checkpoint comes first");
 }
 
+/// The real store on a simulated disk with room for 12 small segments, four of them ballast.
+#[test]
+fn a_disk_that_fills_up_frees_its_log_and_commits_go_on() {
+    use crate::store::sim::{RamKeyed, SimDisk};
+    use crate::store::{Parts, Store, StoreOptions};
+    const SEGMENT: u32 = 8 << 10;
+    let (disk, keyed, clock) = (SimDisk::new(1), RamKeyed::new(1), Arc::new(ManualClock::at(1)));
+    let open = || {
+        let options = StoreOptions { data_dir: "data".into(), gateway: "test".into() };
+        let (disk, keyed) = (Arc::new(disk.clone()), Box::new(keyed.clone()));
+        Store::open_with(&options, Parts { disk, keyed, segment_bytes: SEGMENT, machine: 1 }, &*clock).unwrap()
+    };
+    disk.limit(12 * u64::from(SEGMENT));
+    let (store, recovered) = open();
+    let next_seq = recovered.next_seq;
+    let fifo = Arc::new(DeltaFifo::recover(&options(), recovered));
+    let metrics = Arc::new(Metrics::new());
+    let (mut worker, mut ends) = Worker::new(store, next_seq, fifo.clone(), &options(), metrics.clone(), clock.clone());
+    for at in 1..=2000 {
+        ends.intake.add(vec![put(&format!("key{}", at % 5), at)]).unwrap();
+        assert!(worker.round(), "round {at}");
+    }
+    let full = metrics.disk_errors.get_or_create(&Reason { reason: "full" }).get();
+    assert!(full >= 1 && !ends.durable.borrow().fault, "{full}");
+    drop(worker);
+    disk.cut();
+    let again = DeltaFifo::recover(&options(), open().1);
+    assert_eq!(again.list(Lane::State, None), fifo.list(Lane::State, None));
+}
+
 #[test]
 fn a_clean_stop_leaves_a_snapshot() {
     let mut house = House::new(&options());
@@ -426,6 +457,9 @@ impl<F: FnMut() + Send + 'static> Log for Odd<F> {
     fn commit(&mut self, frames: &[crate::model::Frame]) -> Result<u64, RamError> {
         (self.1)();
         self.0.commit(frames)
+    }
+    fn make_room(&mut self, error: &RamError) -> bool {
+        self.0.make_room(error)
     }
     fn log_bytes(&self) -> u64 {
         self.0.log_bytes()

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, FlockOperation, fadvise, flock, statvfs};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, fadvise, fallocate, flock, statvfs};
 
 use super::StoreError;
 
@@ -27,6 +27,9 @@ pub trait Disk: Send + Sync {
 
     /// A new file for writing; one that is there is emptied.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// A file of this size whose space is taken, whatever its content; one that is there is replaced.
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()>;
 
     /// A file that is there, for writing.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
@@ -109,6 +112,10 @@ impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         Ok(Box::new(RealFile(file)))
+    }
+
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        Ok(fallocate(File::create(path)?, FallocateFlags::empty(), 0, bytes)?)
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {

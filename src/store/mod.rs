@@ -11,6 +11,8 @@
 //! - The identity (`identity`) lies outside: gateway id, epoch, and a reserve of 2^20 Seqs that are never given out twice.
 //! - An open never refuses damaged data. What is missing is a [`Gap`] or a new epoch, and is told; a tail that was not
 //!   acknowledged is dropped. It refuses a second daemon and a newer format.
+//! - On a full disk 16 MiB of ballast (`ballast`) are there to be given up: [`Store::make_room`] and a snapshot, which
+//!   frees log, go before any loss. No restart is needed when there is room again.
 //! - A failed write changes nothing in RAM: the same frames are committed again, into a new segment.
 //!
 //! Where it lies: `store/{LOCK, ballast, state.snap, log/, sled/}` and `identity/{a, b}` under the data directory.
@@ -18,6 +20,7 @@
 //! Not here: retry and back-off (the caller's), the meaning of records and the image for a snapshot (the queue's), copies
 //! of lanes outside of the keyed store, and new Seqs for the keys of a new epoch.
 
+mod ballast;
 mod codec;
 mod disk;
 mod identity;
@@ -39,6 +42,7 @@ use tracing::{debug, warn};
 
 use crate::model::{Effect, Epoch, Frame, Lane, Lsn, Record, Seq};
 use crate::runtime::clock::Clock;
+use ballast::Ballast;
 use disk::Lock;
 pub use disk::{Disk, DiskFile, RealDisk};
 use identity::{CleanMark, Copies, Identity, RESERVE};
@@ -52,6 +56,9 @@ pub use snapshot::StateImage;
 
 /// The largest frame that [`Store::commit`] takes, in bytes as [`frame_bytes`] counts them: just below 4 MiB.
 pub const FRAME_BYTES_MAX: usize = log::frame_bytes_max(log::SEGMENT_BYTES);
+
+/// Size of the ballast: 16 MiB.
+const BALLAST_SEGMENTS: u64 = 4;
 
 /// Bytes that a frame takes in the log.
 pub fn frame_bytes(frame: &Frame) -> usize {
@@ -183,6 +190,7 @@ pub struct Store {
     /// Where the log's total stood at the checkpoint.
     checkpoint_mark: u64,
     snapshots: Snapshots,
+    ballast: Ballast,
     _lock: Option<Lock>,
 }
 
@@ -236,6 +244,8 @@ impl Store {
         let findings = Findings::new(known, &image, &replay, stopped, machine);
         let identity = findings.identity(options, clock);
         let at = Checkpoint { lsn: replay.last, seq: replay.last_seq };
+        let ballast_bytes = u64::from(segment_bytes) * BALLAST_SEGMENTS;
+        let ballast = Ballast::new(Arc::clone(&disk), options.data_dir.join("store/ballast"), ballast_bytes);
         let snapshots = Snapshots::new(disk, snapshot_path, segment_bytes, snapshot, &image, &log);
         let mut store = Self {
             checkpoint_mark: log.total_at(image.checkpoint.lsn),
@@ -247,6 +257,7 @@ impl Store {
             at,
             checkpoint: image.checkpoint,
             snapshots,
+            ballast,
             _lock: lock,
         };
         store.resume(&replay, findings.clean)?;
@@ -286,6 +297,7 @@ impl Store {
         let written = self.log.commit(frames)?;
         frames.iter().flat_map(|frame| &frame.effects).for_each(|effect| self.pending.apply(effect));
         self.at = newest;
+        self.ballast.restore();
         Ok(written)
     }
 
@@ -309,9 +321,17 @@ impl Store {
         Ok(())
     }
 
-    /// True if a snapshot is due: 64 MiB of log since the last one, or there is none that holds what the log lacks.
+    /// After a commit that failed because the disk is full: gives up the ballast, so that the same commit, and then a
+    /// snapshot, which frees the log before it, may find room. Once the disk has room again a commit takes it back.
+    /// False if the error is another one, or there is nothing to give up.
+    pub fn make_room(&mut self, error: &StoreError) -> bool {
+        error.is_full() && self.ballast.give_up()
+    }
+
+    /// True if a snapshot is due: 64 MiB of log since the last one, 8 MiB on a disk that has no room for the ballast; or
+    /// there is none that holds what the log lacks.
     pub fn snapshot_due(&self) -> bool {
-        self.snapshots.is_due(self.at.lsn, self.log.total())
+        self.snapshots.is_due(self.at.lsn, self.log.total(), !self.ballast.is_there())
     }
 
     /// Begins a snapshot of `image`, which is what all commits so far amount to; one that is under way is given up. It

@@ -56,6 +56,11 @@ impl SimDisk {
         self.state().full = full;
     }
 
+    /// From now on all files together take at most so many bytes.
+    pub fn limit(&self, bytes: u64) {
+        self.state().limit = Some(bytes);
+    }
+
     /// Power cut: what was synced stays; of the rest, pieces of 512 bytes or 4 KiB stay by chance, and changes of names up
     /// to some moment, as a journal keeps them.
     pub fn cut(&self) {
@@ -125,6 +130,17 @@ impl Disk for SimDisk {
         Ok(Box::new(SimFile { disk: self.clone(), inode }))
     }
 
+    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        drop(self.create(path)?);
+        let mut state = self.state();
+        if state.free() < bytes {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let inode = state.inode_at(path)?;
+        state.inodes.get_mut(inode).into_iter().for_each(|inode| inode.live.resize(bytes as usize, 0));
+        Ok(())
+    }
+
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let inode = self.state().inode_at(path)?;
         Ok(Box::new(SimFile { disk: self.clone(), inode }))
@@ -153,7 +169,7 @@ impl Disk for SimDisk {
     }
 
     fn free_space(&self, _path: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.state().free())
     }
 }
 
@@ -166,9 +182,16 @@ struct State {
     unsynced: Vec<NameChange>,
     faults: u64,
     full: bool,
+    limit: Option<u64>,
 }
 
 impl State {
+    fn free(&self) -> u64 {
+        let Some(limit) = self.limit else { return u64::MAX };
+        let used = self.names.values().filter_map(|inode| self.inodes.get(*inode)).map(|inode| inode.live.len() as u64);
+        limit.saturating_sub(used.sum())
+    }
+
     fn fault(&mut self) -> io::Result<()> {
         let faults = self.faults;
         if self.rng.hits(faults) { Err(io::Error::other("injected")) } else { Ok(()) }
@@ -295,6 +318,10 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn pwrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let growth = (offset + bytes.len() as u64).saturating_sub(self.length()?);
+        if growth > 0 && self.disk.state().free() < growth {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.with(|inode, rng, failed| {
             let length = if failed { rng.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
             inode.write(offset as usize, bytes.get(..length).unwrap_or(bytes));

@@ -21,12 +21,14 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::sled::{Config, Db, Mode};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FlockOperation, flock};
 use tracing::{error, info, warn};
 
+use super::ballast::Ballast;
 use super::codec::Reader;
 use super::disk::{Disk, RealDisk};
 use super::keyed::{Batch, CHECKPOINT, Keyed, KeyedError, Loaded};
@@ -36,7 +38,7 @@ const CHUNK_BYTES: usize = 47 << 10;
 
 const CACHE_BYTES: u64 = 8 << 20;
 const SEGMENT_BYTES: usize = 4 << 20;
-const BALLAST_BYTES: u64 = 16 << 20;
+const BALLAST_BYTES: u64 = 4 * SEGMENT_BYTES as u64;
 const CORRUPT_KEPT: usize = 2;
 const RELEASE_TRIES_MAX: u32 = 500;
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);
@@ -167,7 +169,8 @@ impl Handle {
         fs::create_dir_all(dir).map_err(SledError::io("create", dir))?;
         drop_snapshots(dir, |name| name.ends_with(".generating"), Fate::Removed)?;
         wait_for_release(&dir.join("db"));
-        let ballast = Ballast::give_way(dir);
+        let mut ballast = Ballast::new(Arc::new(RealDisk), dir.with_file_name("ballast"), BALLAST_BYTES);
+        ballast.give_way();
         let mut opened = guarded("open", || Self::config(dir).open());
         if opened.as_ref().is_err_and(SledError::is_damage) {
             warn!("the keyed store does not open; its snapshot is put aside");
@@ -387,40 +390,6 @@ fn sync_tree(dir: &Path) -> io::Result<()> {
     }
     RealDisk.sync_dir(dir)?;
     dir.parent().map_or(Ok(()), |parent| RealDisk.sync_dir(parent))
-}
-
-/// Space for an open on a full disk.
-struct Ballast(PathBuf);
-
-impl Ballast {
-    fn give_way(dir: &Path) -> Self {
-        let path = dir.with_file_name("ballast");
-        let is_tight = RealDisk.free_space(dir).is_ok_and(|free| free < BALLAST_BYTES);
-        if is_tight && path.exists() {
-            warn!("the disk is full; the ballast is released to open the keyed store");
-            if let Err(error) = fs::remove_file(&path) {
-                warn!(%error, "ballast not released");
-            }
-        }
-        Self(path)
-    }
-
-    /// Takes the space again, unless the disk is still tight: then the log and the identity need it more. Without it
-    /// only an open on a full disk fails.
-    fn restore(&self) {
-        let has_room = RealDisk.free_space(&self.0.with_file_name("")).is_ok_and(|free| free >= 2 * BALLAST_BYTES);
-        if has_room
-            && !self.0.exists()
-            && let Err(error) = self.fill()
-        {
-            warn!(%error, "no space for the ballast");
-            drop(fs::remove_file(&self.0));
-        }
-    }
-
-    fn fill(&self) -> io::Result<()> {
-        Ok(fallocate(File::create(&self.0)?, FallocateFlags::empty(), 0, BALLAST_BYTES)?)
-    }
 }
 
 /// Why sled did not do it.

@@ -68,6 +68,8 @@ pub(super) struct Snapshots {
     slice_bytes: usize,
     /// Where the log's total stands when the next one is due.
     due_at: u64,
+    /// And where it stands at least, after an error.
+    not_before: u64,
     /// Frames up to and including this one are in a snapshot that is whole and durable.
     pub(super) held: Lsn,
     pub(super) draft: Option<Draft>,
@@ -89,12 +91,14 @@ impl Snapshots {
         let held = held.unwrap_or_default();
         let due_at = if is_overdue { 0 } else { log.total_at(held) + every };
         let slice_bytes = (segment_bytes / SLICES_IN_SEGMENT) as usize;
-        Self { disk, path, every, slice_bytes, due_at, held, draft: None }
+        Self { disk, path, every, slice_bytes, due_at, not_before: 0, held, draft: None }
     }
 
-    /// True if the next one is due when the newest frame is `at` and the log's total `total`.
-    pub(super) fn is_due(&self, at: Lsn, total: u64) -> bool {
-        self.draft.is_none() && at > self.held && total >= self.due_at
+    /// True if the next one is due when the newest frame is `at` and the log's total `total`. On a tight disk it is due
+    /// after an eighth of the way, so that the log never grows into the last of the space.
+    pub(super) fn is_due(&self, at: Lsn, total: u64, is_tight: bool) -> bool {
+        let early = if is_tight { self.every / 8 * 7 } else { 0 };
+        self.draft.is_none() && at > self.held && total + early >= self.due_at && total >= self.not_before
     }
 
     /// Begins one of the entries as they are at a position.
@@ -125,7 +129,8 @@ impl Snapshots {
 
     /// After an error.
     pub(super) fn postpone(&mut self, total: u64) {
-        self.due_at = total + self.every / 8;
+        self.not_before = total + self.every / 8;
+        self.due_at = self.not_before;
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Open loop: a thread that does nothing else gives each message to its client when it is due, and every latency
 //! counts from that moment, so that a stall is not left out. Each round measures the gateway with its uplink open,
-//! mosquitto, the gateway with its uplink cut, and mosquitto again; ratios are taken within a round.
+//! mosquitto, the gateway with its uplink cut, mosquitto again, and a gateway whose budget for flash wear is spent; ratios
+//! are taken within a round.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,6 +43,12 @@ use report::{Memory, Report};
 /// Starts that the start time is the median of.
 const STARTS: usize = 10;
 
+/// Room for a commit at once, whatever the load: the figures are of the machine, not of the budget for its flash.
+const NO_BUDGET: u32 = 100_000;
+
+/// The smallest budget; a few seconds of this load spend it, and commits gather from then on.
+const LEAST_BUDGET: u32 = 1;
+
 /// One source and one alert, which every marked message switches.
 const CONFIG: &str = r#"
 [[source]]
@@ -58,14 +65,18 @@ fn main() {
     let load =
         Load { devices: 30, rate: number("TIDEGATE_BENCH_RATE", 1000), seconds: number("TIDEGATE_BENCH_SECONDS", 10) };
     let rounds = number("TIDEGATE_BENCH_ROUNDS", 5);
-    let mut open = Gateway::new("open", &(CONFIG.to_owned() + &uplink()));
-    let mut cut = Gateway::new("cut", &(CONFIG.to_owned() + &sink(&free_address().to_string(), "cut")));
+    let nobody = || sink(&free_address().to_string(), "cut");
+    let mut open = gateway("open", NO_BUDGET, &uplink());
+    let mut cut = gateway("cut", NO_BUDGET, &nobody());
+    let mut spent = gateway("spent", LEAST_BUDGET, &nobody());
     let mosquitto = Mosquitto::start();
     open.start();
     cut.start();
+    spent.start();
     std::thread::sleep(Duration::from_secs(2));
     let idle = Memory::of(open.pid());
 
+    Load { seconds: load.seconds.max(10), ..load }.run(spent.mqtt, "tidegate/alerts/#");
     let mut report = Report::new(load, std::env::var("TIDEGATE_KAFKA").is_ok());
     for round in 1..=rounds {
         let alerts = "tidegate/alerts/#";
@@ -73,6 +84,7 @@ fn main() {
         report.reference.push(measure(load, mosquitto.address, "dev/+/mark", mosquitto.pid));
         report.cut.push(measure(load, cut.mqtt, alerts, cut.pid()));
         report.reference_again.push(measure(load, mosquitto.address, "dev/+/mark", mosquitto.pid));
+        report.spent.push(measure(load, spent.mqtt, alerts, spent.pid()));
         say(&format!("round {round} of {rounds}: {}", report.last()));
     }
     report.memory = [
@@ -82,7 +94,7 @@ fn main() {
     ]
     .into();
     report.mosquitto = Memory::of(mosquitto.pid);
-    assert_eq!((open.stop(), cut.stop()), (Some(0), Some(0)), "SIGTERM is a clean stop");
+    assert_eq!([open.stop(), cut.stop(), spent.stop()], [Some(0); 3], "SIGTERM is a clean stop");
     report.starts.push(("empty data folder", starts(|| Gateway::new("new", CONFIG))));
     let mut used = Some(cut);
     report
@@ -90,6 +102,11 @@ fn main() {
         .push(("data folder of the run above, clean stop", starts_again(used.as_mut().expect("it is there"), false)));
     report.starts.push(("the same after SIGKILL", starts_again(used.as_mut().expect("it is there"), true)));
     println!("{}", report.markdown());
+}
+
+/// A gateway with the source and the alert.
+fn gateway(name: &str, wear_gb_per_day: u32, sink: &str) -> Gateway {
+    Gateway::new(name, &format!("[store]\nwear_gb_per_day = {wear_gb_per_day}\n{CONFIG}{sink}"))
 }
 
 fn number(name: &str, default: u32) -> u32 {

@@ -181,6 +181,7 @@ fn a_snapshot_is_due_every_sixteen_segments_and_again_soon_after_an_error() {
     store.step_snapshot().unwrap_err();
     rig.disk.fail(0);
     assert!(!store.snapshot_due() && !store.step_snapshot().unwrap());
+    assert!(!store.snapshots.is_due(store.at.lsn, store.log.total(), true), "not even on a tight disk");
     let (bytes, _) = fill(&mut store);
     assert!((every / 10..=every / 4).contains(&bytes), "{bytes}");
 }
@@ -191,5 +192,53 @@ fn an_empty_store_needs_no_snapshot() {
     let (mut store, _) = rig.open();
     store.begin_snapshot(StateImage::default()).unwrap();
     assert!(!store.step_snapshot().unwrap());
-    assert!(rig.disk.files(Path::new("data/store")).is_empty());
+    assert_eq!(rig.disk.files(Path::new("data/store")), [Path::new("data/store/ballast")]);
+}
+
+/// Commits to one key as long as there is room, from `first` on, at most `most`; the next position, and why it ended.
+fn commit_until_full(store: &mut Store, first: u64, most: u64) -> (u64, Option<StoreError>) {
+    for n in first..first + most {
+        if let Err(error) = store.commit(&[put_body(n, n - 1, n, "key", &[n as u8; 700])]) {
+            return (n, Some(error));
+        }
+    }
+    (first + most, None)
+}
+
+#[test]
+fn a_full_disk_gives_up_its_ballast_goes_on_and_takes_it_back_without_a_restart() {
+    let rig = Rig::new(1);
+    let ballast = PathBuf::from("data/store/ballast");
+    let has_ballast = || rig.disk.files(Path::new("data/store")).contains(&ballast);
+    let truth = |n: u64| Truth::after(&[put_body(n, n - 1, n, "key", &[n as u8; 700])]);
+    rig.disk.limit(u64::from(SEGMENT_BYTES) * 12);
+    let (mut store, _) = rig.open();
+    assert!(has_ballast());
+    let (next, error) = commit_until_full(&mut store, 1, 1000);
+    assert!(next > 50 && next < 100, "{next}");
+    assert!(has_ballast() && store.make_room(&error.unwrap()) && !has_ballast());
+    store.commit(&[put_body(next, next - 1, next, "key", &[next as u8; 700])]).unwrap();
+    snapshot(&mut store, &truth(next));
+    let (next, error) = commit_until_full(&mut store, next + 1, 40);
+    assert!(error.is_none(), "the snapshot has freed the log");
+    snapshot(&mut store, &truth(next - 1));
+    let (next, error) = commit_until_full(&mut store, next, 1000);
+    assert!(!store.make_room(&error.unwrap()), "once");
+    rig.disk.limit(u64::from(SEGMENT_BYTES) * 100);
+    let frame = put_body(next, next - 1, next, "key", &[next as u8; 700]);
+    store.commit(std::slice::from_ref(&frame)).unwrap();
+    assert!(has_ballast());
+    drop(store);
+    rig.disk.cut();
+    assert!(Truth::of(&rig.open().1) == Truth::after(&[frame]));
+}
+
+#[test]
+fn any_other_error_costs_no_ballast() {
+    let rig = Rig::new(1);
+    let (mut store, _) = rig.open();
+    rig.disk.fail(1000);
+    let error = store.commit(&[put(1, 0, 1, "a")]).unwrap_err();
+    rig.disk.fail(0);
+    assert!(!store.make_room(&error));
 }
