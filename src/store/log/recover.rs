@@ -78,7 +78,9 @@ pub(in crate::store) fn recover(
     let lasts = reading.lasts();
     let mut replay = chain(&mut reading, checkpoint);
     replay.found = !names.segments.is_empty();
-    replay.begins_late = reading.begin.is_some_and(|begin| begin > checkpoint.lsn);
+    // A frame that was written again may stand behind the segment whose header is the oldest one left.
+    let reaches_base = reading.live.values().next().is_some_and(|found| found.prev_lsn <= checkpoint.lsn);
+    replay.begins_late = !reaches_base && reading.begin.is_some_and(|begin| begin > checkpoint.lsn);
     let older = names.segments.iter().map(|id| Older {
         id: *id,
         last: lasts.get(id).copied().unwrap_or_default(),
@@ -451,6 +453,13 @@ mod tests {
         let log = [segment(1, 4, 4, &[Laid(5, 4, 4)])];
         assert!(read(&log, 3).begins_late);
         assert!(!read(&log, 4).begins_late);
+    }
+
+    #[test]
+    fn a_log_whose_first_frames_were_written_again_is_not_late() {
+        let log = [segment(1, 2, 2, &[]), segment(2, 2, 0, &[Laid(1, 0, 0), Laid(2, 1, 0)])];
+        let replay = read(&log, 0);
+        assert_eq!((lsns(&replay), replay.begins_late), (vec![1, 2], false));
     }
 
     #[test]
